@@ -1,0 +1,3 @@
+"""Pure rules: values in, values out."""
+
+from __future__ import annotations
