@@ -1,0 +1,3 @@
+"""The billing work, one file an action."""
+
+from __future__ import annotations

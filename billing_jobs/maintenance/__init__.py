@@ -1,0 +1,3 @@
+"""Periodic work, one function a file."""
+
+from __future__ import annotations
