@@ -1,0 +1,3 @@
+"""The world behind the ports."""
+
+from __future__ import annotations

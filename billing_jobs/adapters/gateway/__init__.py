@@ -1,0 +1,3 @@
+"""Payment gateways behind the one port."""
+
+from __future__ import annotations

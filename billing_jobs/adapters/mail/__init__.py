@@ -1,0 +1,3 @@
+"""Mail transports behind the one port."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The ports in memory, for tests."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The ports over Postgres, the truth."""
+
+from __future__ import annotations

@@ -1,0 +1,24 @@
+"""
+${message}
+
+Why:
+Locks taken:
+Way back:
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Apply."""
+
+
+def downgrade() -> None:
+    """Take back."""
