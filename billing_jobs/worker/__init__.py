@@ -1,0 +1,3 @@
+"""Celery: application, doors, beat and shutdown."""
+
+from __future__ import annotations
