@@ -1,0 +1,3 @@
+"""A supervisor for a person who has no servers."""
+
+from __future__ import annotations
