@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 from urllib.parse import parse_qs
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, Secret, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from billing_jobs.config_sources import (
@@ -206,12 +206,13 @@ class Settings(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - named by pydantic-settings
+        settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         *_: PydanticBaseSettingsSource,
         **__: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take values from the caller alone: `load_settings` knows where each one came from."""
+        assert settings_cls is cls
         return (init_settings,)
 
     @model_validator(mode="after")
@@ -284,7 +285,12 @@ def settings_with_sources(
 
 def child_environment(values: Mapping[str, object]) -> dict[str, str]:
     """Return the environment for a process of ours: this one's, with these settings."""
-    return {**os.environ, **{variable(name): written(value) for name, value in values.items()}}
+    own = {
+        # The child has to read a secret, so here alone it is not written masked.
+        variable(name): value.get_secret_value() if isinstance(value, Secret) else written(value)
+        for name, value in values.items()
+    }
+    return {**os.environ, **own}
 
 
 def masked(settings: Settings) -> dict[str, object]:

@@ -8,7 +8,6 @@ broker and no billing: those are ports and executors.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -19,11 +18,15 @@ from uuid import UUID
 from billing_jobs import logs
 from billing_jobs.domain.errors import (
     ArgumentsInvalid,
+    EnqueueError,
+    InputError,
     LeaseLost,
     OptionRefused,
+    RecordRefused,
     StoreUnavailable,
 )
 from billing_jobs.domain.job import (
+    KEY_CHARS_MAX,
     PRIORITY_DEFAULT,
     PRIORITY_MAX,
     PRIORITY_MIN,
@@ -36,6 +39,12 @@ from billing_jobs.domain.job import (
 from billing_jobs.domain.ledger import ChargeAnswered
 from billing_jobs.domain.outcome import Completed, FollowUp, Outcome, RetryLater, Unknown
 from billing_jobs.domain.retry import decide
+from billing_jobs.domain.storable import (
+    json_bytes,
+    storable_json,
+    storable_recording,
+    storable_text,
+)
 from billing_jobs.logs import Event
 from billing_jobs.ports import (
     Clock,
@@ -117,7 +126,10 @@ def enqueue(
     Crash safety: a crash between the two loses only the ring; the dispatcher rings again. Two calls
     with the same business key record one job and both learn its id.
     """
-    job = new_job(engine, kind, arguments, options, transaction=transaction)
+    try:
+        job = new_job(engine, kind, arguments, options, transaction=transaction)
+    except StoreUnavailable as unavailable:
+        raise EnqueueError(f"The job was not recorded. {unavailable.message}") from unavailable
     recorded = engine.store.insert([job], transaction)[0]
     log.info(Event.JOB_ENQUEUED, job_id=recorded.id, kind=kind, queue=job.queue)
     if transaction is None and recorded.created and job.due_at_once:
@@ -174,7 +186,7 @@ def run_job(engine: Engine, job: ClaimedJob, asked_at_seconds: float) -> None:
         except LeaseLost as lost:
             log.warning(Event.WRITE_FENCED, error=lost)
             engine.events.send("failed", job, {"exception": lost.message})
-        except StoreUnavailable as unavailable:
+        except (StoreUnavailable, RecordRefused) as unavailable:
             # The lease expires and the job is rescued; what was called is in the attempt's row.
             log.warning(Event.DB_LOST, error=unavailable)
             engine.events.send("failed", job, {"exception": unavailable.message})
@@ -220,11 +232,12 @@ def new_job(
     options = options or Options()
     kind = engine.registry.get(kind_name)
     values = kind.validate(arguments)
-    _check_size(kind, values, engine.limits.payload_bytes)
+    _check_values(kind, values, engine.limits.payload_bytes)
     _check_options(options)
     queue = check_queue(options.queue or kind.queue)
     written_by_us = None if kind.key is None else kind.key(values, engine.ports.ledger, transaction)
     key = ":".join(part for part in (written_by_us, options.key) if part) or None
+    _check_key(key)
     return NewJob(
         id=options.id or engine.clock.new_id(),
         kind=kind.name,
@@ -245,13 +258,23 @@ def new_job(
 def _execute(kind: JobKind, job: ClaimedJob, ports: Ports) -> Outcome:
     """Run the executor; the one place where exceptions become outcomes."""
     try:
-        return kind.execute(job, ports)
+        return _outcome(kind, kind.execute(job, ports))
     except (LeaseLost, StoreUnavailable):
         raise
     except Exception as error:  # noqa: BLE001 - an executor's error must not leave its job
         return RetryLater(
             f"{type(error).__name__}: {error}".strip(), fingerprint=fingerprint(error)
         )
+
+
+def _outcome(kind: JobKind, said: object) -> Outcome:
+    """Refuse what is no outcome: other packages' executors are not always type-checked."""
+    if isinstance(said, Outcome) and isinstance(getattr(said, "result", {}), Mapping):
+        return said
+    raise TypeError(
+        f"The executor of {kind.name} returned {type(said).__name__}, and that is no outcome with "
+        "a mapping as its result. Return one of billing_jobs.domain.outcome."
+    )
 
 
 def fingerprint(error: BaseException) -> str:
@@ -269,28 +292,41 @@ def fingerprint(error: BaseException) -> str:
 
 
 def _record(engine: Engine, job: ClaimedJob, outcome: Outcome) -> None:
-    recording = _bounded(
-        decide(job, outcome, outage_defer_seconds=engine.limits.outage_defer_seconds),
-        engine.limits,
+    try:
+        _write(engine, job, outcome)
+    except LeaseLost:
+        _keep_evidence(engine, outcome, "stale owner")
+        raise
+    except (InputError, RecordRefused) as refused:
+        # A follow-up or an effect that cannot be written would fail again after each rescue, with
+        # nobody told why. As the run's own failure it is counted and ends as a dead letter.
+        _keep_evidence(engine, outcome, "refused record")
+        _write(engine, job, RetryLater(refused.message, fingerprint=fingerprint(refused)))
+
+
+def _write(engine: Engine, job: ClaimedJob, outcome: Outcome) -> None:
+    limits = engine.limits
+    recording = storable_recording(
+        decide(job, outcome, outage_defer_seconds=limits.outage_defer_seconds),
+        result_bytes=limits.result_bytes,
+        error_chars=limits.error_chars,
     )
     follow_ups = outcome.then if isinstance(outcome, Completed | Unknown) else ()
     then = [_follow_up(engine, job, item) for item in follow_ups]
-    try:
-        engine.store.record(job, recording, effects=outcome.effects, then=then)
-    except LeaseLost:
-        _keep_evidence(engine, outcome)
-        raise
+    engine.store.record(job, recording, effects=outcome.effects, then=then)
     _tell(engine, job, recording)
     for queue in sorted({item.queue for item in then if item.due_at_once}):
         ring(engine, queue)
 
 
-def _keep_evidence(engine: Engine, outcome: Outcome) -> None:
-    """Keep what the gateway said: the new owner's look-up is the decision, this is its witness."""
+def _keep_evidence(engine: Engine, outcome: Outcome, source: str) -> None:
+    """Keep what the gateway said: the next owner's look-up is the decision, this is its witness."""
     for effect in outcome.effects:
         if isinstance(effect, ChargeAnswered):
             raw = effect.reason if effect.answer is None else effect.answer.raw
-            engine.ports.ledger.keep_evidence(effect.attempt_id, source="stale owner", raw=raw)
+            engine.ports.ledger.keep_evidence(
+                effect.attempt_id, source=source, raw=storable_text(raw)
+            )
 
 
 def _follow_up(engine: Engine, job: ClaimedJob, item: FollowUp) -> NewJob:
@@ -319,33 +355,25 @@ def _tell(engine: Engine, job: ClaimedJob, recording: Recording) -> None:
     engine.events.send(word, job, {"outcome": recording.outcome, "exception": recording.reason})
 
 
-def _bounded(recording: Recording, limits: Limits) -> Recording:
-    """Cap texts and drop NULs, which Postgres refuses, so that no record fails for its texts."""
-    result = recording.result
-    if result is not None and _json_bytes(result) > limits.result_bytes:
-        result = {"outcome": "result_too_large", "bytes": _json_bytes(result)}
-    return replace(
-        recording,
-        result=result,
-        error=_text(recording.error, limits.error_chars),
-        reason=_text(recording.reason, limits.error_chars),
-    )
-
-
-def _text(text: str | None, chars_max: int) -> str | None:
-    return None if text is None else text.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:chars_max]
-
-
-def _json_bytes(values: Mapping[str, object]) -> int:
-    return len(json.dumps(values, default=str).encode())
-
-
-def _check_size(kind: JobKind, values: Mapping[str, object], bytes_max: int) -> None:
-    size = _json_bytes(values)
+def _check_values(kind: JobKind, values: Mapping[str, object], bytes_max: int) -> None:
+    if storable_json(values) != values:
+        raise ArgumentsInvalid(
+            f"The arguments of {kind.name} hold what Postgres cannot keep: a NUL character, a "
+            "number that is not finite, or very deep nesting. Store the data and pass its id."
+        )
+    size = json_bytes(values)
     if size > bytes_max:
         raise ArgumentsInvalid(
             f"The arguments of {kind.name} take {size} bytes, more than the {bytes_max} allowed. "
             "Store the data and pass its id."
+        )
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and (len(key) > KEY_CHARS_MAX or storable_text(key) != key):
+        raise OptionRefused(
+            f"The key {storable_text(key)[:40]!r} is refused: it has {len(key)} characters. "
+            f"At most {KEY_CHARS_MAX} are kept, and no NUL among them."
         )
 
 

@@ -28,8 +28,8 @@ def import_book(
 ) -> None:
     """Import a book of customers, payment methods and subscriptions: all of it or nothing."""
     book = read(file)
-    runtime = connect.runtime()
-    report = runtime.books.add(book, tenant=runtime.settings.tenant)
+    with connect.runtime() as runtime:
+        report = runtime.books.add(book, tenant=runtime.settings.tenant)
     if as_json:
         console.print_json(asdict(report))
         return

@@ -6,6 +6,9 @@ Owns the look into the data directory. Starts nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from billing_jobs import bootstrap
 from billing_jobs.bootstrap import Runtime
 from billing_jobs.config import Settings, load_settings
@@ -30,10 +33,15 @@ def settings() -> Settings:
     return load_settings(overrides) if overrides else configured
 
 
-def runtime() -> Runtime:
+@contextmanager
+def runtime() -> Iterator[Runtime]:
     """
-    Return a runtime on the cluster.
+    Lend a runtime on the cluster until the block ends.
 
     Raises `SettingsInvalid` when nothing is configured and no `up` runs.
     """
-    return bootstrap.build(settings())
+    built = bootstrap.build(settings())
+    try:
+        yield built
+    finally:
+        built.database.close()

@@ -26,7 +26,8 @@ def upgrade() -> None:
 @app.command()
 def current() -> None:
     """Show the schema's revision; exit 1 when it is not the newest one."""
-    revision = connect.runtime().reports.server().revision
+    with connect.runtime() as runtime:
+        revision = runtime.reports.server().revision
     console.say(f"{revision or 'no schema'} (this version needs {migrations.head()})")
     raise typer.Exit(0 if revision == migrations.head() else 1)
 

@@ -37,8 +37,8 @@ Check = Callable[[Runtime], str | None]
 
 def doctor(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Check the database, the schema, the broker and what is stuck; exit 1 when unhealthy."""
-    runtime = connect.runtime()
-    findings = [_examine(name, check, runtime) for name, check in CHECKS]
+    with connect.runtime() as runtime:
+        findings = [_examine(name, check, runtime) for name, check in CHECKS]
     if as_json:
         console.print_json([asdict(finding) for finding in findings])
     else:

@@ -13,6 +13,7 @@ from uuid import UUID
 import typer
 
 from billing_jobs import lifecycle
+from billing_jobs.bootstrap import Runtime
 from billing_jobs.cli import connect, console
 from billing_jobs.domain.errors import IllegalTransition, NotFound
 from billing_jobs.domain.job import JobView
@@ -38,7 +39,8 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    views = connect.runtime().reports.jobs(state=state, kind=kind, after=after, limit=limit)
+    with connect.runtime() as runtime:
+        views = runtime.reports.jobs(state=state, kind=kind, after=after, limit=limit)
     console.print_records(
         [asdict(view) for view in views],
         columns=("id", "kind", "state", "attempt", "run_at", "error"),
@@ -49,9 +51,9 @@ def list_jobs(
 @app.command()
 def show(job_id: JobId, *, as_json: AsJson = False) -> None:
     """Show one job with its runs."""
-    store = connect.runtime().engine.store
-    view = _found(store.get(job_id), job_id)
-    runs = [asdict(run) for run in store.attempts(job_id)]
+    with connect.runtime() as runtime:
+        view = _found(runtime, job_id)
+        runs = [asdict(run) for run in runtime.engine.store.attempts(job_id)]
     if as_json:
         console.print_json({**asdict(view), "attempts": runs})
         return
@@ -64,9 +66,9 @@ def show(job_id: JobId, *, as_json: AsJson = False) -> None:
 @app.command()
 def cancel(job_id: JobId, *, reason: Reason, actor: Actor = "cli") -> None:
     """Call a job off; too late once a call to the outside is declared."""
-    engine = connect.runtime().engine
-    _found(engine.store.get(job_id), job_id)
-    answer = lifecycle.cancel(engine, job_id, actor=actor, reason=reason)
+    with connect.runtime() as runtime:
+        _found(runtime, job_id)
+        answer = lifecycle.cancel(runtime.engine, job_id, actor=actor, reason=reason)
     if answer == "too_late":
         raise IllegalTransition(
             f"Job {job_id} cannot be cancelled: it is at its end, or a call to the outside was "
@@ -78,9 +80,10 @@ def cancel(job_id: JobId, *, reason: Reason, actor: Actor = "cli") -> None:
 @app.command()
 def replay(job_id: JobId, *, reason: Reason, actor: Actor = "cli") -> None:
     """Make a dead letter pending again, under the same keys."""
-    engine = connect.runtime().engine
-    view = _found(engine.store.get(job_id), job_id)
-    if not lifecycle.replay(engine, job_id, actor=actor, reason=reason):
+    with connect.runtime() as runtime:
+        view = _found(runtime, job_id)
+        replayed = lifecycle.replay(runtime.engine, job_id, actor=actor, reason=reason)
+    if not replayed:
         raise IllegalTransition(f"Job {job_id} is {view.state}: only a dead letter is replayed.")
     console.say("pending")
 
@@ -88,14 +91,16 @@ def replay(job_id: JobId, *, reason: Reason, actor: Actor = "cli") -> None:
 @app.command()
 def resolve(job_id: JobId, *, reason: Reason, actor: Actor = "cli") -> None:
     """Close a dead letter without running it again."""
-    store = connect.runtime().engine.store
-    view = _found(store.get(job_id), job_id)
-    if not store.resolve(job_id, actor=actor, reason=reason):
+    with connect.runtime() as runtime:
+        view = _found(runtime, job_id)
+        resolved = runtime.engine.store.resolve(job_id, actor=actor, reason=reason)
+    if not resolved:
         raise IllegalTransition(f"Job {job_id} is {view.state}: only a dead letter is resolved.")
     console.say("cancelled")
 
 
-def _found(view: JobView | None, job_id: UUID) -> JobView:
+def _found(runtime: Runtime, job_id: UUID) -> JobView:
+    view = runtime.engine.store.get(job_id)
     if view is None:
         raise NotFound(f"There is no job {job_id}. List jobs with `billing-jobs jobs list`.")
     return view

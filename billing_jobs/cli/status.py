@@ -20,11 +20,12 @@ from billing_jobs.embedded.data_dir import DataDir
 def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show what runs, and where jobs and money stand; exit 1 when a job is stuck."""
     holder = DataDir(load_settings().data_dir).holder()
-    reports = connect.runtime().reports
-    unsettled = reports.unsettled(
-        horizon_seconds=run_report.HORIZON_SECONDS, stuck_seconds=run_report.STUCK_SECONDS
-    )
-    counts, amounts, totals = reports.job_counts(), reports.amounts(), reports.totals()
+    with connect.runtime() as runtime:
+        unsettled = runtime.reports.unsettled(
+            horizon_seconds=run_report.HORIZON_SECONDS, stuck_seconds=run_report.STUCK_SECONDS
+        )
+        counts, amounts = runtime.reports.job_counts(), runtime.reports.amounts()
+        totals = runtime.reports.totals()
     if as_json:
         console.print_json(
             {

@@ -119,21 +119,29 @@ def _run(
     try:
         made.members.start()
         migrations.upgrade(made.addresses.database_url)
-        runtime = bootstrap.build(load_settings({**overrides, **made.addresses.settings()}))
-        if wish.book is not None:
-            _bill(runtime, wish.book, show)
-        directory.publish(_facts(made.addresses))
-        _watch(runtime, made, wish, show=show, stop=stop)
-        sandbox_url = made.addresses.sandbox_url
-        summary = run_report.summarise(
-            runtime.reports, started_at=started_at, sandbox_url=sandbox_url
-        )
+        directory.publish(_facts(made))
+        with _runtime({**overrides, **made.addresses.settings()}) as runtime:
+            if wish.book is not None:
+                _bill(runtime, wish.book, show)
+            _watch(runtime, made, wish, show=show, stop=stop)
+            summary = run_report.summarise(
+                runtime.reports, started_at=started_at, sandbox_url=made.addresses.sandbox_url
+            )
     finally:
         show.note("stopping")
         made.flower.stop()
         made.members.stop()
     show.summary(summary)
     return summary.healthy or not wish.exit_when_idle
+
+
+@contextmanager
+def _runtime(overrides: dict[str, str]) -> Iterator[Runtime]:
+    built = bootstrap.build(load_settings(overrides))
+    try:
+        yield built
+    finally:
+        built.database.close()
 
 
 def _bill(runtime: Runtime, book: Path, show: run_report.Display) -> None:
@@ -186,8 +194,13 @@ def _tell_addresses(addresses: stack.Addresses, show: run_report.Display) -> Non
     show.note("Stop      Ctrl-C (data is kept) · billing-jobs down --purge removes it")
 
 
-def _facts(addresses: stack.Addresses) -> dict[str, object]:
-    return {**addresses.settings(), "flower_url": addresses.flower_url}
+def _facts(made: stack.Stack) -> dict[str, object]:
+    """What a running `up` tells other commands."""
+    return {
+        **made.addresses.settings(),
+        "flower_url": made.addresses.flower_url,
+        "pids": made.members.pids,
+    }
 
 
 @contextmanager

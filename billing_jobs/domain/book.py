@@ -165,11 +165,12 @@ class _Assembly:
     def add(self, rows: CustomerRows) -> None:
         """Take a customer with what stands beside it."""
         customer = self._read_customer(rows.customer)
-        if rows.customer.sound:
+        # Kept even if other fields are wrong, so that a contradiction is told in the same round.
+        if customer.reference:
             self._keep_customer(customer, rows.customer)
         for row in rows.methods:
             method = self._read_method(row, customer.reference)
-            if row.sound and customer.reference:
+            if method.reference and customer.reference:
                 self._keep_method(method, row)
         references = [row.values.get("payment_method") or "" for row in rows.methods]
         if self._repeats_allowed and customer.reference:
@@ -177,7 +178,7 @@ class _Assembly:
         for row in rows.subscriptions:
             subscription = self._read_subscription(row, customer, references)
             _check_order(subscription, row)
-            if row.sound:
+            if subscription.reference:
                 self._keep_subscription(subscription, row)
 
     @cached_property
@@ -193,7 +194,7 @@ class _Assembly:
             country=row.need("country", country, ""),
             timezone=row.need("timezone", self._timezone, ""),
             locale=row.need("locale", book_fields.locale, ""),
-            currency=row.need("currency", book_fields.currency, _BLANK_CURRENCY),
+            currency=row.need("currency", book_fields.currency, ""),
         )
 
     def _keep_customer(self, customer: Customer, row: Row) -> None:
@@ -242,7 +243,7 @@ class _Assembly:
             reference=row.need("subscription", book_fields.reference, ""),
             customer=customer.reference,
             payment_method=method,
-            terms=_read_terms(row, customer.currency),
+            terms=_read_terms(row, customer.currency or _BLANK_CURRENCY),
             interval=Interval(
                 row.need("interval", book_fields.interval_unit, IntervalUnit.MONTH),
                 row.may("interval_count", book_fields.interval_count, 1),
@@ -268,7 +269,8 @@ def _refuse_differences(
 ) -> None:
     for column, attribute in columns.items():
         first, repeated = (getattr(element, attribute) for element in pair)
-        if first != repeated:
+        # A value that was refused is blank here; it contradicts nothing.
+        if first and repeated and first != repeated:
             row.refuse(column, _DIFFERS, place)
 
 

@@ -100,7 +100,6 @@ class Row:
     values: Mapping[str, str | None]
     problems: Problems
     labels: Mapping[str, str] = field(default_factory=dict)
-    sound: bool = True
 
     def need(self, column: str, check: Callable[[str], T], blank: T) -> T:
         """The checked value; where it is missing or wrong a problem is added and blank returned."""
@@ -122,7 +121,6 @@ class Row:
 
     def refuse(self, column: str, reason: str, other: Place | None = None) -> None:
         """Add a problem of this row."""
-        self.sound = False
         label = self.labels.get(column, column)
         self.problems.add(Problem(self.place, label, reason, other))
 

@@ -13,7 +13,8 @@ Every error of billing_jobs, one tree. Expected answers of executors are outcome
     │   ├── SettingsInvalid        settings; all of them at once
     │   └── NotFound               nothing has that id
     ├── EnqueueError               the job was not recorded; nothing is half done
-    ├── StoreUnavailable           Postgres cannot be reached
+    ├── StoreUnavailable           Postgres cannot be reached, or did not answer in time
+    ├── RecordRefused              Postgres refused what a run wanted to write; nothing was written
     ├── LeaseLost                  another worker owns the job now; nothing was written
     ├── IllegalTransition          a state change that the state machine does not know
     ├── GatewayError               what a payment gateway did, by what is known about the money
@@ -143,9 +144,15 @@ class EnqueueError(BillingJobsError):
 
 
 class StoreUnavailable(BillingJobsError):
-    """Postgres cannot be reached."""
+    """Postgres cannot be reached, or did not answer in time."""
 
     code = "store-unavailable"
+
+
+class RecordRefused(BillingJobsError):
+    """Postgres refused an effect or a follow-up of a run; nothing was written."""
+
+    code = "record-refused"
 
 
 class LeaseLost(BillingJobsError):

@@ -81,6 +81,10 @@ TERMINAL_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCE
 #: 0 is least urgent, 9 most, as `apply_async(priority=...)` of this package reads it.
 PRIORITY_MIN, PRIORITY_DEFAULT, PRIORITY_MAX = 0, 4, 9
 
+#: With tenant and kind, a business key must fit an index row of Postgres: 2,704 bytes, and a
+#: character takes up to four.
+KEY_CHARS_MAX = 500
+
 #: A job that was claimed alone and killed its worker this often is poison.
 CRASHES_MAX = 3
 

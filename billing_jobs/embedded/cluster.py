@@ -28,6 +28,8 @@ SUPERUSER = "postgres"
 _INIT_SECONDS = 180.0
 #: Four times the longest first line that a whole pid file can have.
 _PID_BYTES_MAX = 64
+#: Where postmaster.pid says "starting" or "ready", counted from 0; the same since version 10.
+_STATUS_LINE = 7
 
 
 class Cluster:
@@ -56,6 +58,18 @@ class Cluster:
         self._check_version()
         self._check_owner(identity)
         self._clear_pid_file()
+
+    def is_starting(self) -> bool:
+        """Whether the server says that it is not ready: asking it would only fill its log."""
+        try:
+            lines = self._pid_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return True
+        return len(lines) > _STATUS_LINE and lines[_STATUS_LINE].strip() == "starting"
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.path / "postmaster.pid"
 
     def _require_no_other_major(self) -> None:
         others = sorted(path.name for path in self._directory.glob("pg[0-9]*[0-9]"))
@@ -130,7 +144,7 @@ class Cluster:
         the file is half written. We know that no server of ours is alive; a foreign one is looked
         for by the number, and recognised by its working directory, which is the cluster.
         """
-        file = self.path / "postmaster.pid"
+        file = self._pid_file
         try:
             with file.open("rb") as content:
                 pid = int(content.read(_PID_BYTES_MAX).partition(b"\n")[0])

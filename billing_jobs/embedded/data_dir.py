@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -95,17 +95,14 @@ class DataDir:
         """
         if self._lock.held:
             return
-        with contextlib.ExitStack() as undo:
+        with self._explained(), contextlib.ExitStack() as undo:
             undo.callback(self._lock.release)
-            try:
-                made = self._make()
-                self._check()
-                self._own()
-                if not self._manifest.exists():
-                    self._manifest.begin(made)
-                self._remove_sockets()
-            except OSError as error:
-                raise self._unusable(f"cannot be used: {error.strerror}") from error
+            made = self._make()
+            self._check()
+            self._own()
+            if not self._manifest.exists():
+                self._manifest.begin(made)
+            self._remove_sockets()
             undo.pop_all()
 
     def release(self) -> None:
@@ -131,17 +128,17 @@ class DataDir:
 
     def holder(self) -> Holder | None:
         """Return who runs, or None. Writes nothing, and needs no ownership."""
-        if not self._lock.held_by_anyone():
-            return None
-        return self._read_holder()
+        with self._explained():
+            return self._read_holder() if self._lock.held_by_anyone() else None
 
     def wait_until_free(self, *, wait_seconds: float) -> bool:
         """Wait for the end of the supervisor that runs; False when it still does."""
-        if not self._lock.path.exists():
-            return True
-        free = self._lock.acquire(wait_seconds=wait_seconds)
-        self._lock.release()
-        return free
+        with self._explained():
+            if not self._lock.path.exists():
+                return True
+            free = self._lock.acquire(wait_seconds=wait_seconds)
+            self._lock.release()
+            return free
 
     def read_state(self) -> dict[str, object]:
         """Return what `write_state` wrote last; empty at first."""
@@ -200,7 +197,8 @@ class DataDir:
             DataDirUnusable: we did not make it.
             AlreadyRunning: a supervisor or one of its servers still runs.
         """
-        try:
+        with self._explained(), contextlib.ExitStack() as undo:
+            undo.callback(self._lock.release)
             if not self.path.exists():
                 return ()
             if not self._manifest.exists():
@@ -210,10 +208,6 @@ class DataDir:
             self._require_no_servers()
             self._remove_all()
             return self._remove_itself()
-        except OSError as error:
-            raise self._unusable(f"cannot be removed: {error.strerror}") from error
-        finally:
-            self._lock.release()
 
     def _make(self) -> list[Path]:
         """Make the directory and its parents; return those that were missing, the deepest first."""
@@ -308,6 +302,15 @@ class DataDir:
         if not self.path.exists():
             return ()
         return tuple(sorted(path.name for path in self.path.iterdir()))
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what the system refuses into a sentence about the data directory."""
+        try:
+            yield
+        except OSError as error:
+            where = "" if error.filename is None else f" ({error.filename})"
+            raise self._unusable(f"cannot be used: {error.strerror}{where}") from error
 
     def _unusable(self, problem: str) -> DataDirUnusable:
         return DataDirUnusable(

@@ -66,8 +66,8 @@ def main(argv: list[str]) -> int:
         if program:
             os.execv(program[0], program)  # noqa: S606 -- no shell is the point
     except OSError as error:
-        what = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-        sys.stderr.write(f"cannot start {program[0] if program else 'this way'}: {what}\n")
+        what = program[0] if program else "this way"
+        sys.stderr.write(f"cannot start {what}: {error.strerror}\n")
         return STATUS_REFUSED
     return 0
 

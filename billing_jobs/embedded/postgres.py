@@ -143,13 +143,12 @@ class EmbeddedPostgres:
 
     def is_ready(self) -> bool:
         """Whether it answers `SELECT 1`."""
-        if self.pid is None or not self._socket.exists():
+        if self.pid is None or self._cluster.is_starting():
             return False
         try:
             with psycopg.connect(self.dsn, connect_timeout=_CONNECT_SECONDS) as connection:
                 connection.execute("SELECT 1")
         except psycopg.OperationalError:
-            # During crash recovery: "the database system is starting up".
             return False
         return True
 

@@ -116,8 +116,6 @@ class EmbeddedValkey:
             undo.callback(self._ownership.release)
             if self.tcp_port is not None:
                 require_free_port(self.tcp_port, "the embedded Valkey", option="its TCP port")
-            # Valkey binds where a file lies only after it is gone.
-            self.socket.unlink(missing_ok=True)
             self._child = Child.start(self._program(inherited))
             self._ownership.hand_over()
             undo.pop_all()

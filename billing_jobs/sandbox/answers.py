@@ -45,18 +45,14 @@ class RequestRefused(Exception):
     """
     A request that is answered with Stripe's error JSON.
 
-    `saved` says that the answer is kept under the idempotency key: Stripe keeps what execution
-    produced, and forgets what validation, authentication and the rate limit refused.
+    What execution refuses is kept under the idempotency key, as Stripe does; what validation,
+    authentication and the rate limit refuse is not. So it counts where this is raised.
     """
 
-    def __init__(
-        self, status: int, error: JsonObject, *, saved: bool = False, headers: Headers = ()
-    ) -> None:
+    def __init__(self, status: int, error: JsonObject) -> None:
         super().__init__(status, error)
         self.status = status
         self.error = error
-        self.saved = saved
-        self.headers = headers
 
     def body(self) -> bytes:
         """Return the error JSON."""
@@ -101,6 +97,6 @@ def missing_resource(thing: str, identifier: str, *, param: str, status: int) ->
     return invalid_request(message, code="resource_missing", param=param, status=status)
 
 
-def gateway_failed(message: str, *, status: int = 500, saved: bool = False) -> RequestRefused:
+def gateway_failed(message: str, *, status: int = 500) -> RequestRefused:
     """Return Stripe's answer when something broke on its side."""
-    return RequestRefused(status, {"type": "api_error", "message": message}, saved=saved)
+    return RequestRefused(status, {"type": "api_error", "message": message})

@@ -125,7 +125,7 @@ class App:
             operation, identifier = _routed(request)
             reply = self._handled(_call(request, operation, identifier))
         except RequestRefused as refused:
-            reply = Reply(refused.status, refused.body(), refused.headers)
+            reply = Reply(refused.status, refused.body())
         except OSError as error:
             failed = gateway_failed(f"The sandbox cannot write its journal: {error}")
             reply = Reply(failed.status, failed.body())
@@ -237,8 +237,6 @@ class App:
         try:
             executed = self._changed(call, counted, choice).executed
         except RequestRefused as refused:
-            if not refused.saved:
-                raise
             executed = Executed(refused.status, refused.body(), counted_only)
         return or_failed(executed, choice.fault)
 

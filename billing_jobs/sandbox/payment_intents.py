@@ -232,4 +232,4 @@ def _unexpected_state(intent: Intent, message: str) -> RequestRefused:
         "message": message,
         "payment_intent": intent.shown,
     }
-    return RequestRefused(400, error, saved=True)
+    return RequestRefused(400, error)

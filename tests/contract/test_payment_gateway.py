@@ -20,6 +20,7 @@ from billing_jobs.adapters.gateway.http import HttpGateway
 from billing_jobs.domain.errors import (
     GatewayAuthentication,
     GatewayBusy,
+    GatewayNotSent,
     GatewayOutcomeUnknown,
     GatewayRefusedRequest,
 )
@@ -518,3 +519,19 @@ def test_find_leaves_out_what_is_too_old(bench: Bench) -> None:
     assert not bench.gateway.find(
         metadata_key="invoice_id", metadata_value=mine, created_since=far_future
     )
+
+
+def test_the_fake_knows_its_faults() -> None:
+    """A misspelt fault that strikes nothing makes a test pass that proves nothing."""
+    fake = FakeGateway()
+    with pytest.raises(ValueError, match="hang_after_charge"):
+        fake.script("confirm", "hang")
+
+    fake.script("confirm", "not_sent")
+    made = fake.create(instruction(), key="k1")
+    with pytest.raises(GatewayNotSent):
+        fake.confirm(made.reference, key="k2")
+    fake.close()
+
+    assert fake.calls == [("create", "", "k1"), ("confirm", made.reference, "k2")]
+    assert not fake.journal

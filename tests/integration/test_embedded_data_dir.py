@@ -226,9 +226,11 @@ def test_an_owner_that_acquires_again_keeps_its_sockets(tmp_path: Path) -> None:
 def test_the_state_survives_the_owner(tmp_path: Path) -> None:
     """Ports and passwords that `up` chose stay the same the next time."""
     data_dir = DataDir(tmp_path / "data")
+    nothing = data_dir.read_state(), data_dir.holder(), data_dir.wait_until_free(wait_seconds=0)
     with data_dir:
         data_dir.write_state({"web_port": 8642})
 
+    assert nothing == ({}, None, True)
     assert data_dir.read_state() == {"web_port": 8642}
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from billing_jobs.domain.errors import ServerFailed
 from billing_jobs.embedded.binaries import find_valkey
-from billing_jobs.embedded.children import Child, Program
 from billing_jobs.embedded.data_dir import DataDir
 from billing_jobs.embedded.log_file import LogFile
 from billing_jobs.embedded.processes import Backoff, ProcessSet, ProcessSpec
@@ -127,7 +126,6 @@ def test_one_that_does_not_start_ends_all_and_quotes_its_log(spec: Spec) -> None
     """Half of a system that runs is worse than none, and nobody reads six logs to find out."""
     server = spec("server")
     worker = spec("worker", "echo no such queue; exit 3", ready=lambda: False)
-    members = ProcessSet([server, worker])
     pids: list[int | None] = []
 
     def note(_name: str, _what: str) -> None:
@@ -314,39 +312,49 @@ def test_one_that_ignores_the_signal_is_killed_with_its_children(spec: Spec) -> 
     assert all(_eventually(partial(_is_gone, pid)) for pid in pids)
 
 
+class Stuck:
+    """A member that hangs in the kernel."""
+
+    name = "stuck"
+    restart = True
+    pid = None
+
+    def __init__(self, log: LogFile) -> None:
+        self.log = log
+
+    def launch(self) -> None:
+        """Do nothing."""
+
+    def is_ready(self) -> bool:
+        """Say yes."""
+        return True
+
+    def poll(self) -> int | None:
+        """Run for ever."""
+        return None
+
+    def stop(self) -> None:
+        """Fail as a child does that not even SIGKILL ends."""
+        raise ServerFailed("stuck does not end")
+
+
+def test_one_that_cannot_be_ended_does_not_keep_the_others(spec: Spec, tmp_path: Path) -> None:
+    """A dead disk under one server must not leave five processes running."""
+    events = Events()
+    stuck = Stuck(LogFile(tmp_path / "stuck.log"))
+    members = ProcessSet([spec("worker"), stuck], on_event=events)
+    members.start(deadline_seconds=_DEADLINE_SECONDS)
+
+    with pytest.raises(ServerFailed, match="stuck does not end"):
+        members.stop()
+
+    assert events.told[-2:] == [("stuck", "stuck does not end"), ("worker", "stopped")]
+    assert members.pids["worker"] is None
+
+
 def test_members_that_cannot_be_told_apart_are_refused(spec: Spec) -> None:
     """One would be watched and the other forgotten."""
     with pytest.raises(ValueError, match="same name"):
         ProcessSet([spec("worker"), spec("worker")])
     with pytest.raises(ValueError, match="stop order"):
         ProcessSet([spec("worker")], stop_order=("beat",))
-
-
-def test_a_child_has_its_own_session_and_only_what_it_is_given(tmp_path: Path) -> None:
-    """Ctrl-C in the terminal must reach the supervisor alone, and no secret leak into a child."""
-    log = LogFile(tmp_path / "child.log")
-    script = "env; pwd; read line || echo no input; ps -o sid= -p $$; echo $$"
-    program = Program(
-        argv=("/bin/sh", "-c", script),
-        env={"ONLY": "this", "PATH": "/usr/bin:/bin"},
-        log=log,
-        directory=tmp_path,
-    )
-
-    child = Child.start(program)
-    ended = child.wait(_DEADLINE_SECONDS)
-    lines = log.tail().splitlines()
-
-    assert ended
-    assert (child.poll(), child.stop(signal.SIGTERM, deadline_seconds=0)) == (0, 0)
-    assert {"ONLY=this", "PATH=/usr/bin:/bin", f"PWD={tmp_path}", "no input"} <= set(lines)
-    assert int(lines[-2]) == int(lines[-1]) == child.pid
-    assert not any(line.startswith(("HOME=", "PYTHON")) for line in lines)
-
-
-def test_a_child_that_was_not_started_has_no_pid(tmp_path: Path) -> None:
-    """A pid of nothing, signalled, would reach somebody else."""
-    program = Program(argv=("/bin/true",), env={}, log=LogFile(tmp_path / "log"))
-
-    with pytest.raises(RuntimeError, match="Bug"):
-        assert Child(program).pid

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -142,19 +141,6 @@ def test_a_second_owner_is_refused_and_the_first_is_unharmed(make: Make, data_di
         second.start(deadline_seconds=_DEADLINE_SECONDS)
 
     assert first.is_ready()
-
-
-def test_it_outlives_the_thread_that_asked_for_it(make: Make, data_dir: DataDir) -> None:
-    """Linux ties a child's death signal to a thread; it must not be the caller's."""
-    server = make(data_dir)
-    starter = threading.Thread(target=server.start)
-
-    starter.start()
-    starter.join(_DEADLINE_SECONDS)
-
-    with _client(server) as client:
-        assert client.ping()
-    assert server.poll() is None
 
 
 def test_a_tcp_port_serves_those_who_know_no_sockets(make: Make, data_dir: DataDir) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -138,13 +139,24 @@ def test_a_decline_is_stripes_card_error(sandbox: SandboxProcess) -> None:
     assert not captures_of(sandbox, made["id"])
 
 
-def test_some_declines_have_a_code_of_their_own(sandbox: SandboxProcess) -> None:
-    """Stripe answers `expired_card` as the code itself; clients match on it."""
-    made = create(sandbox, "pm_sandbox_decline_expired_card")
+@pytest.mark.parametrize(
+    ("decline_code", "code", "advice_code"),
+    [
+        ("expired_card", "expired_card", "confirm_card_data"),
+        ("insufficient_funds", "card_declined", "try_again_later"),
+        ("restricted_card", "card_declined", None),
+    ],
+)
+def test_a_decline_tells_code_and_advice_as_stripe_does(
+    sandbox: SandboxProcess, decline_code: str, code: str, advice_code: str | None
+) -> None:
+    """Some declines are a code of their own, and not all come with advice."""
+    made = create(sandbox, f"pm_sandbox_decline_{decline_code}")
 
     error = confirm(sandbox, made["id"]).json()["error"]
 
-    assert (error["code"], error["decline_code"]) == ("expired_card", "expired_card")
+    assert (error["code"], error["decline_code"]) == (code, decline_code)
+    assert error.get("advice_code") == advice_code
 
 
 def test_create_and_confirm_in_one_call_works_too(sandbox: SandboxProcess) -> None:
@@ -539,28 +551,31 @@ def test_a_reset_is_a_reset(sandbox: SandboxProcess, fault: str) -> None:
     assert isinstance(caught.value.args[1], ConnectionResetError)
 
 
-def test_rates_strike_a_share_of_the_requests_by_seed(sandbox: SandboxProcess) -> None:
+def test_rates_strike_a_share_of_the_requests_by_seed(
+    sandbox: SandboxProcess, tmp_path: Path
+) -> None:
     """A chaos run is repeated with its seed: the same invoices must meet the same faults."""
     rates = [
         {"operation": "confirm", "fault": "busy", "share": 0.3},
         {"operation": "confirm", "fault": "decline_lost_card", "share": 0.3},
     ]
 
-    def run(seed: int, prefix: str) -> list[int]:
-        sandbox.set_faults(rates=rates, seed=seed)
+    def run(gateway: SandboxProcess, seed: int) -> list[int]:
+        gateway.set_faults(rates=rates, seed=seed)
         intents = [
-            create(sandbox, **{"metadata[invoice_id]": f"{prefix}{number}"})["id"]
+            create(gateway, **{"metadata[invoice_id]": f"rated-{number}"})["id"]
             for number in range(40)
         ]
-        return [confirm(sandbox, identifier).status for identifier in intents]
+        return [confirm(gateway, identifier).status for identifier in intents]
 
-    first = run(7, "a")
-    sandbox.restart()
-    again, other = run(7, "a"), run(8, "b")
+    first = run(sandbox, 7)
+    with sandbox_process(tmp_path) as fresh:
+        again = run(fresh, 7)
+        other = run(fresh, 8)
 
     assert again == first
     assert other != first
-    assert {429, 402, 200} == set(first)
+    assert set(first) == {429, 402, 200}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Thread
 from urllib.parse import urlencode
@@ -36,6 +36,13 @@ _HEADERS = {
     "Authorization": "Bearer sk_test",
     "Content-Type": "application/x-www-form-urlencoded",
 }
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
+    """One process for the tests that do not stop it."""
+    with sandbox_process(tmp_path_factory.mktemp("gateway")) as server:
+        yield server
 
 
 def create(sandbox: SandboxProcess, token: str = "pm_sandbox_ok", key: str = "") -> str:
@@ -108,6 +115,8 @@ def test_what_was_answered_survives_a_kill_under_load(tmp_path: Path) -> None:
             thread.join(30)
         on_disk = {capture["payment_intent"] for capture in sandbox.captures_on_disk()}
         assert set(answered) <= on_disk
+        with sandbox.journal_path.open("ab") as journal:
+            journal.write(b'{"capture":{"charge":"ch_torn')
 
         sandbox.start()
 
@@ -128,20 +137,20 @@ def confirm_all(sandbox: SandboxProcess, intents: list[str], answered: list[str]
 
 @pytest.mark.parametrize("torn", [b'{"capture":{"charge":"ch_', b"\x00" * 60 + b"\n", b"7\n"])
 def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes) -> None:
-    """Killed in the middle of a write, the sandbox starts again without what nobody was told."""
-    with sandbox_process(tmp_path) as sandbox:
-        paid = create(sandbox)
-        confirm(sandbox, paid, "k1")
-        sandbox.kill()
-        with sandbox.journal_path.open("ab") as journal:
-            journal.write(torn)
-        assert len(sandbox.captures_on_disk()) == 1
+    """Killed in the middle of a write, the book opens again without what nobody was told."""
+    path = tmp_path / "journal"
+    first, second = {"capture": {"charge": "ch_1"}}, {"capture": {"charge": "ch_2"}}
+    with closing(Journal(path)) as journal:
+        journal.sync(journal.write(first))
+    with path.open("ab") as file:
+        file.write(torn)
+    assert read_captures(path) == [first["capture"]]
 
-        sandbox.start()
-        confirm(sandbox, create(sandbox), "k2")
+    with closing(Journal(path)) as journal:
+        journal.sync(journal.write(second))
 
-        sandbox.restart()
-        assert len(sandbox.journal()) == 2
+    with closing(Journal(path)) as journal:
+        assert list(journal.records()) == [first, second]
 
 
 def test_a_damaged_journal_stops_the_start(
@@ -172,32 +181,36 @@ def test_two_sandboxes_cannot_share_a_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each would charge what the other has charged already."""
-    with sandbox_process(tmp_path) as sandbox:
-        status = main(["--port", "0", "--journal", str(sandbox.journal_path)])
+    with closing(Journal(tmp_path / "journal")):
+        assert main(["--port", "0", "--journal", str(tmp_path / "journal")]) == 2
 
-    assert status == 2
     assert "--journal" in capsys.readouterr().err
 
 
 def test_a_taken_port_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A traceback is no answer to a user."""
-    with sandbox_process(tmp_path) as sandbox:
-        arguments = ["--port", str(sandbox.port), "--journal", str(tmp_path / "other")]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
 
-        assert main(arguments) == 2
+        assert main(["--port", port, "--journal", str(tmp_path / "journal")]) == 2
 
     assert "cannot start" in capsys.readouterr().err
 
 
 def test_a_full_disk_captures_nothing(tmp_path: Path) -> None:
     """What cannot be written down must not happen, and the next line must not be glued to it."""
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
     journal, port_file = tmp_path / "journal", tmp_path / "port"
-    program = (
-        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        f"{limit}from billing_jobs.sandbox.__main__ import main; "
-        f"main(['--port', '0', '--journal', {str(journal)!r}, '--port-file', {str(port_file)!r}])"
-    )
+    arguments = ["--port", "0", "--journal", str(journal), "--port-file", str(port_file)]
+    # A bound on the size of files is the full disk that needs no privileges.
+    program = f"""
+import resource, signal
+from billing_jobs.sandbox.__main__ import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+before = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, before[1]))
+main({arguments!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, before)
+"""
     sandbox = SandboxProcess("", [], tmp_path)
     sandbox.process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
     try:
@@ -241,34 +254,32 @@ def test_sigterm_ends_it_within_a_second_and_lets_held_requests_go(tmp_path: Pat
     assert took < 5.0
 
 
-def test_a_held_request_ends_when_its_client_leaves(tmp_path: Path) -> None:
+def test_a_held_request_ends_when_its_client_leaves(sandbox: SandboxProcess) -> None:
     """A thread a hanging client must not stay behind."""
-    with sandbox_process(tmp_path) as sandbox:
-        threads = Path(f"/proc/{sandbox.pid}/task")
-        held = create(sandbox, "pm_sandbox_hang_before_charge")
-        path = f"/v1/payment_intents/{held}/confirm"
-        request = request_bytes(path, "Authorization: Bearer k", "Content-Length: 0", method="POST")
-        with socket.create_connection(("127.0.0.1", sandbox.port), timeout=20) as connection:
-            connection.sendall(request)
-            wait_until(lambda: sandbox.requests()["routes"].get("confirm") == {"held": 1})
-            during = len(list(threads.iterdir()))
+    threads = Path(f"/proc/{sandbox.pid}/task")
+    held = create(sandbox, "pm_sandbox_hang_before_charge")
+    path = f"/v1/payment_intents/{held}/confirm"
+    request = request_bytes(path, "Authorization: Bearer k", "Content-Length: 0", method="POST")
+    with socket.create_connection(("127.0.0.1", sandbox.port), timeout=20) as connection:
+        connection.sendall(request)
+        wait_until(lambda: "held" in sandbox.requests()["routes"].get("confirm", {}))
+        during = len(list(threads.iterdir()))
 
-        wait_until(lambda: len(list(threads.iterdir())) < during)
+    wait_until(lambda: len(list(threads.iterdir())) < during)
 
 
-def test_a_connection_is_kept_alive(tmp_path: Path) -> None:
+def test_a_connection_is_kept_alive(sandbox: SandboxProcess) -> None:
     """A connection for each request would measure the sandbox, not the workers."""
-    with sandbox_process(tmp_path) as sandbox:
-        health = request_bytes("/sandbox/health")
-        last = request_bytes("/sandbox/health", "Connection: close")
+    health = request_bytes("/sandbox/health")
+    last = request_bytes("/sandbox/health", "Connection: close")
 
-        received = spoken(sandbox, health + health + last)
+    received = spoken(sandbox, health + health + last)
 
     assert received.count(b"HTTP/1.1 200 OK") == 3
     assert received.count(b"Connection: close") == 1
 
 
-def test_a_request_out_of_bounds_is_refused(tmp_path: Path) -> None:
+def test_a_request_out_of_bounds_is_refused(sandbox: SandboxProcess) -> None:
     """Whoever speaks to it cannot make it wait or grow."""
     requests = {
         request_bytes("/v1/x", "Content-Length: 70000", method="POST"): b"413",
@@ -278,21 +289,21 @@ def test_a_request_out_of_bounds_is_refused(tmp_path: Path) -> None:
         b"GET /v1/x HTTP/9.9\r\n\r\n": b"505",
         b"nonsense\r\n\r\n": b"400",
     }
-    with sandbox_process(tmp_path) as sandbox:
-        statuses = [spoken(sandbox, sent)[:40].split(b" ")[1] for sent in requests]
 
-        assert sandbox.admin("GET", "/sandbox/health")["status"] == "ok"
+    statuses = [spoken(sandbox, sent)[:40].split(b" ")[1] for sent in requests]
+
+    assert sandbox.admin("GET", "/sandbox/health")["status"] == "ok"
     assert statuses == list(requests.values())
 
 
-def test_an_unfinished_body_is_let_go(tmp_path: Path) -> None:
+def test_an_unfinished_body_is_let_go(sandbox: SandboxProcess) -> None:
     """A client that dies while it sends has asked for nothing."""
-    with sandbox_process(tmp_path) as sandbox:
-        head = request_bytes("/v1/payment_intents", "Content-Length: 100", method="POST")
-        with socket.create_connection(("127.0.0.1", sandbox.port), timeout=20) as connection:
-            connection.sendall(head + b"amount=1")
-            connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(100) == b""
+    head = request_bytes("/v1/payment_intents", "Content-Length: 100", method="POST")
+    with socket.create_connection(("127.0.0.1", sandbox.port), timeout=20) as connection:
+        connection.sendall(head + b"amount=1")
+        connection.shutdown(socket.SHUT_WR)
+
+        assert connection.recv(100) == b""
 
 
 @contextmanager
@@ -344,6 +355,26 @@ def test_an_intent_too_many_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
     assert answer.status == 503
     assert "--journal" in answer.json()["error"]["message"]
+
+
+def test_a_bug_is_told_and_closes_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client then knows nothing, which is the truth; the operator reads why."""
+
+    def broken(_app: App, _request: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(App, "answer", broken)
+    with (
+        server_here(tmp_path) as server,
+        socket.create_connection(("127.0.0.1", server.port), 20) as connection,
+    ):
+        connection.sendall(request_bytes("/v1/payment_intents"))
+
+        assert connection.recv(100) == b""
+
+    assert "a bug" in capsys.readouterr().err
 
 
 def test_it_listens_on_ipv6_too(tmp_path: Path) -> None:

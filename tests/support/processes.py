@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from support.waiting import until
 
 from billing_jobs.config import child_environment
 
-#: A worker that does not end by itself is killed after this long.
+#: A process that does not end by itself is killed after this long.
 STOP_SECONDS = 20.0
 
 
@@ -34,44 +35,82 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill what runs, with everything it started."""
+        """Stop what runs, all at once; kill what does not end, with everything it started."""
+        for process in self.running:
+            ask_to_end(process)
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in self.running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
         for process in self.running:
             kill(process)
 
-    def worker(self, *options: str, concurrency: int = 1) -> subprocess.Popen[bytes]:
-        """Start a worker and wait until it is ready."""
-        process, log = self._start(
+    def worker(
+        self, *options: str, concurrency: int = 1, settings: Mapping[str, object] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker and wait until it is ready; several may run at once."""
+        process = self.launch_worker(*options, concurrency=concurrency, settings=settings)
+        self.wait_ready(process)
+        return process
+
+    def wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until a worker takes rings."""
+        log = self.log_of(process)
+        until(lambda: says(log, " ready"), f"a worker that is ready, see {log}")
+
+    def launch_worker(
+        self, *options: str, concurrency: int = 1, settings: Mapping[str, object] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker and do not wait for it."""
+        return self._celery(
             "worker",
             "--without-mingle",
             "--without-gossip",
+            f"--hostname=worker{len(self.running)}@test",
             f"--concurrency={concurrency}",
             "--loglevel=INFO",
             *options,
+            settings=settings,
         )
-        until(lambda: _says(log, " ready"), f"a worker that is ready, see {log}")
-        return process
 
     def beat(self) -> subprocess.Popen[bytes]:
         """Start a beat and wait until its dispatcher runs."""
-        process, log = self._start("beat", "--loglevel=INFO")
-        until(lambda: _says(log, "beat.started"), f"a beat that is started, see {log}")
+        process = self._celery("beat", "--loglevel=INFO")
+        log = self.log_of(process)
+        until(lambda: says(log, "beat.started"), f"a beat that is started, see {log}")
         return process
 
     def start(self, *argv: str) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a Python module of ours; return it with its log."""
-        return self._spawn(argv[0].rpartition(".")[2], sys.executable, "-m", *argv)
+        process = self._spawn(sys.executable, "-m", *argv)
+        return process, self.log_of(process)
 
-    def _start(self, *options: str) -> tuple[subprocess.Popen[bytes], Path]:
-        return self._spawn(
-            options[0], sys.executable, "-m", "celery", "-A", "billing_jobs", *options
-        )
+    def log_of(self, process: subprocess.Popen[bytes]) -> Path:
+        """Return what a process of ours wrote so far."""
+        return self.directory / f"{self.running.index(process)}.log"
 
-    def _spawn(self, name: str, *argv: str) -> tuple[subprocess.Popen[bytes], Path]:
-        log = self.directory / f"{name}-{len(self.running)}.log"
+    def stop(self, process: subprocess.Popen[bytes]) -> int:
+        """Ask a process to end and return its exit status."""
+        ask_to_end(process)
+        return process.wait(STOP_SECONDS)
+
+    def _celery(
+        self, *options: str, settings: Mapping[str, object] | None = None
+    ) -> subprocess.Popen[bytes]:
+        command = (sys.executable, "-m", "celery", "-A", "billing_jobs")
+        return self._spawn(*command, *options, settings=settings)
+
+    def _spawn(
+        self, *argv: str, settings: Mapping[str, object] | None = None
+    ) -> subprocess.Popen[bytes]:
+        log = self.directory / f"{len(self.running)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 argv,
-                env={**child_environment(self.settings), **self.environment},
+                env={
+                    **child_environment({**self.settings, **(settings or {})}),
+                    **self.environment,
+                },
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -79,12 +118,20 @@ class Processes:
                 start_new_session=True,
             )
         self.running.append(process)
-        return process, log
+        return process
+
+
+def ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGTERM to the process alone, as a supervisor does; harmless when it is gone."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGTERM)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process with its group; harmless when it is gone."""
-    with contextlib.suppress(ProcessLookupError):
+    # Once it is reaped its number may be somebody else's; its children died with it.
+    if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(STOP_SECONDS)
 
@@ -104,5 +151,6 @@ def children(pid: int) -> list[int]:
     return sorted(found)
 
 
-def _says(log: Path, text: str) -> bool:
+def says(log: Path, text: str) -> bool:
+    """Whether a log holds this text by now."""
     return log.exists() and text in log.read_text(errors="replace")

@@ -37,7 +37,7 @@ items = st.builds(
     description=st.just("Seat"),
     unit_amount_minor=st.integers(0, 10**9),
     quantity=st.integers(1, 1000),
-    tax_rate_ppm=st.sampled_from([0, 70_000, 107_500, 190_000, PPM]),
+    tax_rate_ppm=st.sampled_from([0, 2_048, 70_000, 107_500, 190_000, 256_000, PPM]),
 )
 
 
@@ -108,6 +108,8 @@ def test_an_invoice_adds_up_exactly(chosen: list[Item]) -> None:
     assert invoice.tax_minor == sum(tax.tax_minor for tax in invoice.taxes)
     assert invoice.total_minor == invoice.subtotal_minor + invoice.tax_minor
     assert [line.item for line in invoice.lines] == chosen
+    rates = [tax.tax_rate_ppm for tax in invoice.taxes]
+    assert rates == sorted(set(rates))
 
 
 @unhurried
@@ -136,6 +138,12 @@ def test_the_number_of_lines_is_bounded(count: int) -> None:
     """No line is no invoice, and thousands are a report."""
     with pytest.raises(InputError, match=f"1 to {LINES_MAX} lines"):
         draft([Item("Seat", 1)] * count, "EUR")
+
+
+def test_a_line_beyond_64_bits_is_refused() -> None:
+    """Price and quantity may each be right, and their product still no amount."""
+    with pytest.raises(AmountInvalid, match="out of range"):
+        Item("Seat", MINOR_MAX, quantity=2)
 
 
 def test_a_negative_price_is_refused() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from case_lists import billing_cases, ids_in_tests, pending, told
+from support.case_lists import billing_cases, ids_in_tests, pending, told
 
 from billing_jobs.domain.billing import (
     LAST_DAY_OF_MONTH,

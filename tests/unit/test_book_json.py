@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from book_texts import problems_of, read_csv
+from support.book_texts import problems_of, read_csv
 
 from billing_jobs.domain.book import (
     BookFormat,
@@ -126,6 +126,13 @@ def test_a_missing_key_is_told_with_the_line_of_its_element() -> None:
 
     line = json.dumps(document, indent=1).splitlines().index("    {") + 1
     assert problems[0] == f"book.json:{line}: description: is missing"
+
+
+def test_problems_are_told_in_the_order_of_the_lines() -> None:
+    """One pass through the file with the list beside it."""
+    problems = json_problems({"customers": [CUSTOMER | {"name": 5}], "more": 1})
+
+    assert [problem.split(": ")[1] for problem in problems] == ["name", "more"]
 
 
 def test_references_of_json_are_unique() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from book_texts import answer_to, csv_text, other, problems_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.book_texts import answer_to, csv_text, other, problems_of
 
 from billing_jobs.domain.book import (
     Book,

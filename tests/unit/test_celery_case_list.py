@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from case_lists import celery_case_ids, covered, ids_in_tests, names_of_tests, pending, told
+from support.case_lists import celery_case_ids, covered, ids_in_tests, names_of_tests, pending, told
 
 
 def test_the_list_of_celery_cases_is_read_whole() -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import REPOSITORY, Ended, Run, runner
+from support.command_line import REPOSITORY, Ended, Run, runner
 
 from billing_jobs.config import Settings
 

@@ -11,7 +11,7 @@ from textwrap import dedent
 from uuid import UUID
 
 import pytest
-from command_line import Ended, Run, fresh, runner
+from support.command_line import Ended, Run, fresh, runner
 
 from billing_jobs.cli import COMMANDS, Command, console, exit_code
 from billing_jobs.domain.errors import (
@@ -119,7 +119,7 @@ def test_help_lists_each_command_with_its_summary(run: Run) -> None:
 
 def test_a_mistyped_command_is_usage_with_a_hint(run: Run) -> None:
     """Status 2 is for what the person typed."""
-    ended = run("confg")
+    ended = run("configs")
 
     assert ended.status == 2
     assert "Did you mean 'config'?" in ended.err

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from billing_jobs.config import Settings, settings_with_sources
+from billing_jobs.config import Settings, child_environment, settings_with_sources
 from billing_jobs.config_sources import Known, Layers, default_data_dir, read_layers
+from billing_jobs.config_values import SecretUrl
 from billing_jobs.domain.errors import SettingsInvalid
 
 KNOWN = Known(names=("max_attempts", "tenant", "database_url"), secrets=("database_url",))
@@ -356,6 +357,24 @@ def test_the_data_directory_is_resolved_once(tmp_path: Path, written: str, expec
 
     assert settings.data_dir == tmp_path / expected
     assert settings.data_dir.is_absolute()
+
+
+def test_a_child_process_reads_what_its_parent_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is set for a child comes out of its environment again, secrets unmasked."""
+    monkeypatch.setenv("INHERITED", "yes")
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    told = {"drain_slice_seconds": 1.5, "prepared_statements": False, "tenant": "a.b"}
+    url = SecretUrl("postgresql+psycopg://app:pw@db/x")
+
+    environ = child_environment({**told, "database_url": url, "broker_url": None})
+    environ |= {"BILLING_JOBS_CONFIG": "", "XDG_DATA_HOME": str(tmp_path)}
+    settings, _ = settings_with_sources(environ=environ, cwd=tmp_path)
+
+    assert environ["INHERITED"] == "yes"
+    assert {name: getattr(settings, name) for name in told} == told
+    assert (settings.database_url, settings.broker_url) == (url, None)
 
 
 def test_the_process_is_asked_when_nobody_says_otherwise(

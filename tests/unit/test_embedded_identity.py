@@ -17,8 +17,10 @@ from billing_jobs.embedded.identity import SAME, Identity, Way, leash_argv, post
 _LEASH = Path(identities.__file__).with_name("leash.py")
 
 
-def _leash(*, parent: int, way: str, program: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, str(_LEASH), str(parent), str(int(signal.SIGTERM)), way]
+def _leash(
+    *, parent: int, way: str, program: tuple[str, ...], death_signal: int = signal.SIGTERM
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(_LEASH), str(parent), str(int(death_signal)), way]
     return subprocess.run(
         [*argv, "65534", "65534", *program],
         capture_output=True,
@@ -26,6 +28,12 @@ def _leash(*, parent: int, way: str, program: tuple[str, ...]) -> subprocess.Com
         timeout=30,
         check=False,
     )
+
+
+def _open_ways() -> list[Way]:
+    others = (Way.NAMESPACE, Way.OTHER_USER)
+    tried = {way: identities.try_way(Identity(way, 65534, 65534)) for way in others}
+    return [Way.SAME, *(way for way in others if tried[way] is None)]
 
 
 def test_an_ordinary_user_runs_postgres_as_he_is() -> None:
@@ -72,16 +80,26 @@ def test_the_trial_tells_an_open_way_from_a_closed_one() -> None:
     refused = identities.try_way(Identity(Way.NAMESPACE, -2, -2))
 
     assert identities.try_way(SAME) is None
+    assert _leash(parent=os.getpid(), way="same", program=()).returncode == 0
     assert refused is not None
     assert refused.startswith("cannot start this way: ")
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
+def test_a_program_that_is_not_there_is_named_in_each_way() -> None:
     """The log then says which, and not only that something ended."""
-    ended = _leash(parent=os.getpid(), way="same", program=("/nowhere/server", "--port"))
+    for way in _open_ways():
+        ended = _leash(parent=os.getpid(), way=way, program=("/nowhere/server", "--port"))
+
+        assert ended.returncode == 126
+        assert "cannot start /nowhere/server: No such file or directory" in ended.stderr
+
+
+def test_a_signal_that_the_kernel_does_not_know_is_refused() -> None:
+    """A child without its death signal would outlive a killed supervisor: better none at all."""
+    ended = _leash(parent=os.getpid(), way="same", program=("/bin/true",), death_signal=1000)
 
     assert ended.returncode == 126
-    assert "/nowhere/server: No such file or directory" in ended.stderr
+    assert ended.stderr == "cannot start /bin/true: prctl: Invalid argument\n"
 
 
 def test_a_child_whose_supervisor_died_first_never_becomes_the_program() -> None:
@@ -92,21 +110,22 @@ def test_a_child_whose_supervisor_died_first_never_becomes_the_program() -> None
     assert ended.stdout == ""
 
 
-def test_each_way_that_is_open_here_leads_to_its_user() -> None:
+def test_each_way_that_is_open_here_leads_to_its_user(tmp_path: Path) -> None:
     """What the server sees must be a uid that is not 0, and the directories of the supervisor."""
-    ways = (Way.NAMESPACE, Way.OTHER_USER) if os.geteuid() == 0 else (Way.SAME,)
-    open_ways = [way for way in ways if identities.try_way(Identity(way, 65534, 65534)) is None]
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "private").touch()
+    ways = _open_ways()
 
     answers = {
-        way: _leash(parent=os.getpid(), way=way, program=("/bin/sh", "-c", "id -u; ls /proc/1"))
-        for way in open_ways
+        way: _leash(parent=os.getpid(), way=way, program=("/bin/sh", "-c", f"id -u; ls '{home}'"))
+        for way in ways
     }
 
-    assert answers
+    assert ways[0] is Way.SAME
     for way, ended in answers.items():
-        assert ended.returncode == 0, ended.stderr
-        uid = ended.stdout.splitlines()[0]
-        assert uid == (str(os.geteuid()) if way is Way.SAME else "65534")
+        uid = os.geteuid() if way is Way.SAME else 65534
+        assert ended.stdout.split() == [str(uid), "private"], ended.stderr
 
 
 def test_a_shell_that_ignores_ctrl_c_does_not_make_the_child_deaf() -> None:

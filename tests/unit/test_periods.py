@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import struct
 from calendar import monthrange
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
@@ -292,6 +294,36 @@ def test_a_day_ends_where_the_next_begins_in_every_zone(name: str, day: date) ->
     assert timedelta() <= end - start <= timedelta(hours=48)
     assert local_date(start, zone) >= day
     assert local_date(start - timedelta(seconds=1), zone) <= day
+
+
+def made_up_zone(change: datetime, before: timedelta, gap: timedelta) -> ZoneInfo:
+    """A zone whose clocks once jump forward, as bytes of the TZif format (RFC 8536, version 1)."""
+    header = b"TZif" + bytes(16) + struct.pack(">6l", 0, 0, 0, 1, 2, 4)
+    moment = struct.pack(">lB", int(change.timestamp()), 1)
+    seconds = int(before.total_seconds())
+    types = struct.pack(">lBBlBB", seconds, 0, 0, seconds + int(gap.total_seconds()), 1, 0)
+    return ZoneInfo.from_file(io.BytesIO(header + moment + types + b"XXX\0"))
+
+
+@unhurried
+@given(
+    st.integers(100_000, 2**31 - 100_000),
+    st.integers(-12 * 3600, -1),
+    st.integers(1, 24 * 3600),
+)
+def test_a_day_whose_midnight_was_skipped_begins_with_the_jump(
+    change_seconds: int, before_seconds: int, gap_seconds: int
+) -> None:
+    """Wherever midnight lies in the gap; real zones have only shown its ends and its middle."""
+    change = datetime.fromtimestamp(change_seconds, UTC)
+    before, gap = timedelta(seconds=before_seconds), timedelta(seconds=gap_seconds)
+    zone = made_up_zone(change, before, gap)
+    old_date, new_date = ((change + offset).date() for offset in (before, before + gap))
+
+    if (change + before).time() == time():
+        assert day_start(old_date, zone) == change
+    if old_date != new_date:
+        assert day_start(new_date, zone) == change
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Owns the rows. What a book may hold and how its lines are checked is `domain/boo
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from uuid import NAMESPACE_URL, UUID, uuid5
 from zoneinfo import ZoneInfo
@@ -46,105 +47,93 @@ class PostgresBooks:
 
 
 class _Import:
-    """One import inside its transaction."""
+    """One import inside its transaction: a few statements, however long the book is."""
 
     def __init__(self, connection: Connection, tenant: str, now: datetime) -> None:
         self._connection = connection
         self._tenant = tenant
         self._now = now
-        self._problems: list[str] = []
 
     def run(self, book: Book) -> BookReport:
-        customers = sum(self._put_customer(customer) for customer in book.customers)
-        methods = sum(self._put_method(method) for method in book.payment_methods)
+        customers = self._put("put_customer", [self._customer(item) for item in book.customers])
+        methods = self._put("put_payment_method", [self._method(m) for m in book.payment_methods])
         zones = {customer.reference: customer.timezone for customer in book.customers}
-        subscriptions = sum(
-            self._put_subscription(item, zones[item.customer]) for item in book.subscriptions
-        )
-        if self._problems:
+        wanted = [self._subscription(item, zones[item.customer]) for item in book.subscriptions]
+        subscriptions = self._put("put_subscription", wanted)
+        problems = [*self._other_currencies(book.customers), *self._other_terms(wanted)]
+        if problems:
             raise BookInvalid(
-                "The book contradicts what was imported before; nothing was imported.",
-                self._problems,
+                "The book contradicts what was imported before; nothing was imported.", problems
             )
         return BookReport(
             customers=customers,
             payment_methods=methods,
             subscriptions=subscriptions,
-            unchanged=len(book.subscriptions) - subscriptions,
+            unchanged=len(wanted) - subscriptions,
         )
 
-    def _put_customer(self, customer: Customer) -> int:
-        key = {"tenant": self._tenant, "reference": customer.reference}
+    def _put(self, name: str, rows: Sequence[Mapping[str, object]]) -> int:
+        cursor = self._connection.cursor()
+        cursor.executemany(SQL[name], rows)
+        return max(cursor.rowcount, 0)
+
+    def _other_currencies(self, customers: Sequence[Customer]) -> Iterator[str]:
+        there = self._there("customer_currencies", [item.reference for item in customers])
+        for item in customers:
+            currency = there[item.reference]["currency"]
+            if currency != item.currency:
+                yield (
+                    f"customer {item.reference}: currency {item.currency} contradicts {currency} "
+                    "of an earlier import; it cannot be changed"
+                )
+
+    def _other_terms(self, wanted: Sequence[Mapping[str, object]]) -> Iterator[str]:
+        there = self._there("subscription_terms", [str(item["reference"]) for item in wanted])
+        for item in wanted:
+            row = there[str(item["reference"])]
+            for name in (column for column in row if row[column] != item[column]):
+                yield (
+                    f"subscription {item['reference']}: {name} {item[name]} contradicts "
+                    f"{row[name]} of an earlier import; changes of plan are not imported"
+                )
+
+    def _there(self, name: str, references: list[str]) -> dict[str, dict[str, object]]:
         rows = self._connection.execute(
-            SQL["put_customer"],
-            {
-                **key,
-                "id": self._id("customer", customer.reference),
-                "name": customer.name,
-                "email": customer.email,
-                "country": customer.country,
-                "timezone": customer.timezone,
-                "locale": customer.locale,
-                "currency": customer.currency,
-            },
-        ).rowcount
-        there = self._connection.execute(SQL["get_customer_currency"], key).fetchone()
-        if there is not None and there["currency"] != customer.currency:
-            self._problems.append(
-                f"customer {customer.reference}: currency {customer.currency} contradicts "
-                f"{there['currency']} of an earlier import; it cannot be changed"
-            )
-        return rows
+            SQL[name], {"tenant": self._tenant, "references": references}
+        ).fetchall()
+        return {row["reference"]: row for row in rows}
 
-    def _put_method(self, method: PaymentMethod) -> int:
-        return self._connection.execute(
-            SQL["put_payment_method"],
-            {
-                "id": self._id("payment_method", method.reference),
-                "tenant": self._tenant,
-                "customer_id": self._id("customer", method.customer),
-                "reference": method.reference,
-                "gateway": method.gateway,
-                "token": method.token,
-            },
-        ).rowcount
+    def _customer(self, customer: Customer) -> dict[str, object]:
+        return {
+            "id": self._id("customer", customer.reference),
+            "tenant": self._tenant,
+            "reference": customer.reference,
+            "name": customer.name,
+            "email": customer.email,
+            "country": customer.country,
+            "timezone": customer.timezone,
+            "locale": customer.locale,
+            "currency": customer.currency,
+        }
 
-    def _put_subscription(self, item: Subscription, zone: str) -> int:
-        terms = self._terms(item)
+    def _method(self, method: PaymentMethod) -> dict[str, object]:
+        return {
+            "id": self._id("payment_method", method.reference),
+            "tenant": self._tenant,
+            "customer_id": self._id("customer", method.customer),
+            "reference": method.reference,
+            "gateway": method.gateway,
+            "token": method.token,
+        }
+
+    def _subscription(self, item: Subscription, zone: str) -> dict[str, object]:
         index = first_index(item, local_date(self._now, ZoneInfo(zone)))
         start = period_at(item.anchor, item.interval, index).start
-        rows = self._connection.execute(
-            SQL["put_subscription"],
-            {
-                **terms,
-                "id": self._id("subscription", item.reference),
-                "tenant": self._tenant,
-                "reference": item.reference,
-                "timezone": zone,
-                "next_index": index,
-                "next_period_start": start,
-                "next_period_start_at": day_start(start, ZoneInfo(zone)),
-            },
-        ).rowcount
-        if rows == 0:
-            self._compare(item.reference, terms)
-        return rows
-
-    def _compare(self, reference: str, terms: dict[str, object]) -> None:
-        row = self._connection.execute(
-            SQL["get_subscription"], {"tenant": self._tenant, "reference": reference}
-        ).fetchone()
-        assert row is not None, "Bug: a subscription that conflicted is not there"
-        self._problems.extend(
-            f"subscription {reference}: {name} {terms[name]} contradicts {row[name]} of an earlier "
-            "import; changes of plan are not imported"
-            for name in terms
-            if row[name] != terms[name]
-        )
-
-    def _terms(self, item: Subscription) -> dict[str, object]:
         method = item.payment_method
         return {
+            "id": self._id("subscription", item.reference),
+            "tenant": self._tenant,
+            "reference": item.reference,
             "customer_id": self._id("customer", item.customer),
             "payment_method_id": None if method is None else self._id("payment_method", method),
             "description": item.terms.description,
@@ -153,11 +142,15 @@ class _Import:
             "quantity": item.terms.quantity,
             "tax_rate_ppm": item.terms.tax_rate_ppm,
             "net_days": item.net_days,
+            "timezone": zone,
             "period_unit": item.interval.unit.value,
             "period_count": item.interval.count,
             "anchor_date": item.anchor.date,
             "month_end": item.anchor.month_end,
             "ends_on": item.ends_on,
+            "next_index": index,
+            "next_period_start": start,
+            "next_period_start_at": day_start(start, ZoneInfo(zone)),
         }
 
     def _id(self, what: str, reference: str) -> UUID:

@@ -45,14 +45,14 @@ VALUES (
 )
 ON CONFLICT (tenant, reference) DO NOTHING;
 
--- name: get_subscription
+-- name: subscription_terms
 SELECT
-    customer_id, payment_method_id, description, currency, unit_amount_minor, quantity,
+    reference, customer_id, payment_method_id, description, currency, unit_amount_minor, quantity,
     tax_rate_ppm, net_days, period_unit, period_count, anchor_date, month_end, ends_on
 FROM subscriptions
-WHERE tenant = %(tenant)s AND reference = %(reference)s;
+WHERE tenant = %(tenant)s AND reference = ANY(%(references)s);
 
--- name: get_customer_currency
-SELECT currency
+-- name: customer_currencies
+SELECT reference, currency
 FROM customers
-WHERE tenant = %(tenant)s AND reference = %(reference)s;
+WHERE tenant = %(tenant)s AND reference = ANY(%(references)s);

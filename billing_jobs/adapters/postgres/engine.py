@@ -79,6 +79,11 @@ class Database:
                 raise
             proxied.invalidate()
             raise _unavailable(error) from error
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+            raise StoreUnavailable(
+                f"The schema is not the one this version needs: {error.diag.message_primary}. "
+                "Run `billing-jobs db upgrade`; nothing was lost."
+            ) from error
         finally:
             proxied.close()
 

@@ -8,7 +8,8 @@ Owns the calls and the checking of row counts. The rules live in `lifecycle.py`,
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from uuid import UUID
 
 import psycopg
@@ -22,7 +23,12 @@ from billing_jobs.adapters.postgres.engine import (
     statements,
 )
 from billing_jobs.adapters.postgres.ledger import PostgresLedger
-from billing_jobs.domain.errors import EnqueueError, LeaseLost, StoreUnavailable
+from billing_jobs.domain.errors import (
+    EnqueueError,
+    LeaseLost,
+    RecordRefused,
+    StoreUnavailable,
+)
 from billing_jobs.domain.job import (
     CRASHES_MAX,
     AttemptView,
@@ -43,6 +49,9 @@ DISPATCHER = "dispatcher"
 
 #: Rows a statement when many jobs are recorded at once.
 INSERT_BATCH = 1000
+
+#: What of a driver's error is told: its first line says it all.
+ERROR_CHARS = 300
 
 
 class PostgresJobStore:
@@ -69,9 +78,8 @@ class PostgresJobStore:
                 return _insert(driver_connection(transaction), jobs)
             return self._database.run(lambda connection: _insert(connection, jobs))
         except (psycopg.Error, StoreUnavailable) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise EnqueueError(
-                f"The job was not recorded: {first[:300]} "
+                f"The job was not recorded: {_first_line(error)}. "
                 "Nothing is half done; call again with the same arguments."
             ) from error
 
@@ -84,7 +92,7 @@ class PostgresJobStore:
         Crash safety: one statement; jobs whose claim was committed while the answer got lost are
         rescued when their lease expires.
         """
-        with self._database.connection() as connection:
+        with self._connection() as connection:
             rows = connection.execute(
                 SQL["claim"],
                 {
@@ -103,7 +111,7 @@ class PostgresJobStore:
 
         Crash safety: one statement; without it the lease expires and the job is rescued.
         """
-        with self._database.connection() as connection:
+        with self._connection() as connection:
             cursor = connection.execute(
                 SQL["renew"], {"id": job.id, "token": job.token, "ttl_seconds": ttl_seconds}
             )
@@ -120,13 +128,18 @@ class PostgresJobStore:
         """
         Write the end of a run.
 
+        Raises `LeaseLost` for a stale owner, `RecordRefused` when Postgres refuses an effect or a
+        follow-up, and `StoreUnavailable`.
+
         Crash safety: one transaction guarded by the token. A crash before its commit leaves the job
         running until it is rescued; written twice, the second write finds no row and raises
         `LeaseLost`.
         """
 
         def write(connection: Connection) -> None:
-            closes_effect = bool(effects) or recording.state is not JobState.PENDING
+            # A run that is buried without a word about its call leaves the effect open: the money
+            # may have moved, so the job must not be cancelled after a replay.
+            closes_effect = bool(effects) or recording.state is JobState.COMPLETED
             parameters = _recording(job, recording) | {"closes_effect": closes_effect}
             cursor = connection.execute(SQL["record"], parameters)
             if cursor.fetchone() is None:
@@ -139,7 +152,8 @@ class PostgresJobStore:
             for effect in effects:
                 self._ledger.apply(connection, job, effect)
 
-        self._database.run(write)
+        with _refusals(job):
+            self._database.run(write)
 
     def rescue(self, policy: RescuePolicy, *, limit: int, ttl_seconds: float) -> list[UUID]:
         """
@@ -166,13 +180,13 @@ class PostgresJobStore:
 
     def due_queues(self) -> list[str]:
         """Return the queues with due jobs; reads only."""
-        with self._database.connection() as connection:
+        with self._connection() as connection:
             rows = connection.execute(SQL["due_queues"]).fetchall()
         return sorted(row["queue"] for row in rows)
 
     def next_due_seconds(self) -> float | None:
         """Return how far away the next due job is; reads only."""
-        with self._database.connection() as connection:
+        with self._connection() as connection:
             row = connection.execute(SQL["next_due"]).fetchone()
         seconds = None if row is None else row["seconds"]
         return None if seconds is None else max(0.0, seconds)
@@ -183,7 +197,7 @@ class PostgresJobStore:
 
         Crash safety: one statement; twice, the second finds nothing to do.
         """
-        with self._database.connection() as connection:
+        with self._connection() as connection:
             row = connection.execute(
                 SQL["cancel"], {"id": job_id, "actor": actor, "reason": reason}
             ).fetchone()
@@ -207,38 +221,77 @@ class PostgresJobStore:
 
     def get(self, job_id: UUID) -> JobView | None:
         """Return one job."""
-        with self._database.connection() as connection:
+        with self._connection() as connection:
             row = connection.execute(SQL["get"], {"id": job_id}).fetchone()
         return None if row is None else JobView(**{**row, "state": JobState(row["state"])})
 
     def attempts(self, job_id: UUID) -> list[AttemptView]:
         """Return the runs of one job."""
-        with self._database.connection() as connection:
+        with self._connection() as connection:
             rows = connection.execute(SQL["attempts"], {"id": job_id}).fetchall()
         return [AttemptView(**row) for row in rows]
 
     def _ids(self, name: str, **parameters: object) -> list[UUID]:
-        with self._database.connection() as connection:
+        with self._connection() as connection:
             return [row["id"] for row in connection.execute(SQL[name], parameters).fetchall()]
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        with _timeouts(), self._database.connection() as connection:
+            yield connection
+
+
+@contextmanager
+def _timeouts() -> Iterator[None]:
+    """Tell a statement that waited too long, or lost too many races, like a lost connection."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(
+            f"Postgres did not answer in time: {_first_line(error)}. "
+            "Look for long transactions in pg_stat_activity; nothing was lost."
+        ) from error
+
+
+@contextmanager
+def _refusals(job: ClaimedJob) -> Iterator[None]:
+    try:
+        with _timeouts():
+            yield
+    except psycopg.Error as error:
+        raise RecordRefused(
+            f"What job {job.id} ({job.kind}) wanted to write was refused: {_first_line(error)}. "
+            "Nothing was written; repair the executor or the rows it names, then replay the job."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].removesuffix(".")[:ERROR_CHARS]
 
 
 def _insert(connection: Connection, jobs: Sequence[NewJob]) -> list[Recorded]:
-    recorded: list[Recorded] = []
-    for start in range(0, len(jobs), INSERT_BATCH):
-        recorded.extend(_insert_batch(connection, jobs[start : start + INSERT_BATCH]))
-    return recorded
-
-
-def _insert_batch(connection: Connection, jobs: Sequence[NewJob]) -> list[Recorded]:
+    distinct: dict[UUID, NewJob] = {}
+    for job in jobs:
+        distinct.setdefault(job.id, job)
     # Sorted by key, so that two callers that record the same keys wait for each other in one order.
-    ordered = sorted(jobs, key=lambda job: (job.tenant, job.kind, job.key or ""))
-    # The caller's own connection may make rows of another shape.
-    cursor = connection.cursor(row_factory=dict_row)
-    made = {row["id"] for row in cursor.execute(SQL["insert"], _columns(ordered))}
-    known = _known(connection, [job for job in ordered if job.id not in made])
-    return [
-        Recorded(known.get(job.id, job.id), created=job.id in made, queue=job.queue) for job in jobs
-    ]
+    ordered = sorted(distinct.values(), key=lambda job: (job.tenant, job.kind, job.key or ""))
+    made: set[UUID] = set()
+    known: dict[UUID, UUID] = {}
+    for start in range(0, len(ordered), INSERT_BATCH):
+        batch = ordered[start : start + INSERT_BATCH]
+        # The caller's own connection may make rows of another shape.
+        cursor = connection.cursor(row_factory=dict_row)
+        made.update(row["id"] for row in cursor.execute(SQL["insert"], _columns(batch)))
+        known.update(_known(connection, [job for job in batch if job.id not in made]))
+    return [_recorded(job, made, known) for job in jobs]
+
+
+def _recorded(job: NewJob, made: set[UUID], known: Mapping[UUID, UUID]) -> Recorded:
+    created = job.id in made
+    # The same id again in one call made nothing.
+    made.discard(job.id)
+    return Recorded(known.get(job.id, job.id), created=created, queue=job.queue)
 
 
 def _known(connection: Connection, jobs: Sequence[NewJob]) -> dict[UUID, UUID]:

@@ -3,7 +3,8 @@
 -- clock_timestamp() is volatile and would be filtered row by row.
 
 -- name: insert
--- → pending. Guard: a business key is new in job_keys, an id is new in jobs.
+-- → pending. Guard: a business key is new in job_keys, an id is new in jobs; an id that exists
+-- takes no key, or that key would name a job of another for ever. Ids are distinct in one call.
 -- Rows: one for each job that this call made.
 WITH input AS (
     SELECT *
@@ -23,7 +24,7 @@ keyed AS (
     INSERT INTO job_keys (tenant, kind, business_key, job_id)
     SELECT DISTINCT ON (tenant, kind, business_key) tenant, kind, business_key, id
     FROM input
-    WHERE business_key IS NOT NULL
+    WHERE business_key IS NOT NULL AND NOT EXISTS (SELECT FROM jobs WHERE jobs.id = input.id)
     ORDER BY tenant, kind, business_key, position
     ON CONFLICT DO NOTHING
     RETURNING job_id
@@ -67,8 +68,9 @@ FROM unnest(%(tenants)s::text[], %(kinds)s::text[], %(keys)s::text[])
 JOIN job_keys USING (tenant, kind, business_key);
 
 -- name: claim
--- pending → running. Guard: due, not expired, of a known kind, in an open lane.
--- A new token, a lease. Rows: the jobs taken, at most the limit.
+-- pending → running. Guard: due, of a known kind, in an open lane, and not expired unless an effect
+-- is open: then somebody must look what became of it, however late.
+-- A new token, a lease. Rows: the jobs taken, at most the limit, most urgent first.
 -- One index range a (lane, priority), so that waiting rows of closed lanes and rows that are not
 -- due yet cost nothing; ANY(ARRAY(...)), for a join turns into a scan of the table.
 WITH claimed AS (
@@ -94,7 +96,11 @@ WITH claimed AS (
                 AND candidate.priority = urgency.priority
                 AND candidate.run_at <= statement_timestamp()
                 AND candidate.kind = ANY(%(kinds)s::text[])
-                AND (candidate.expires_at IS NULL OR candidate.expires_at > statement_timestamp())
+                AND (
+                    candidate.expires_at IS NULL
+                    OR candidate.expires_at > statement_timestamp()
+                    OR candidate.effect_open
+                )
             ORDER BY candidate.run_at, candidate.id
             LIMIT %(limit)s
             FOR UPDATE SKIP LOCKED
@@ -107,7 +113,7 @@ WITH claimed AS (
     ))
     RETURNING
         id, kind, queue, tenant, arguments, attempt, max_attempts, outage_count, token,
-        lease_until, started_at, worker, version
+        lease_until, started_at, worker, version, priority, run_at
 ),
 
 audit AS (
@@ -119,7 +125,8 @@ audit AS (
 SELECT
     id, kind, queue, tenant, arguments, attempt, max_attempts, outage_count, token, lease_until,
     started_at, worker
-FROM claimed;
+FROM claimed
+ORDER BY priority DESC, run_at, id;
 
 -- name: renew
 -- running stays running. Guard: token. Rows: 1, or 0 when the job is no longer ours.
@@ -209,7 +216,8 @@ audit AS (
 SELECT state FROM ended;
 
 -- name: rescue
--- running → pending, or dead_letter by the kind's policy or after too many crashes.
+-- running → pending, or dead_letter by the kind's policy or after too many crashes; a job that
+-- would wait ends cancelled if somebody asked for it and no effect is open.
 -- Guard: the lease expired, and the server has been up for a full ttl, so that every owner had the
 -- chance to renew after a restart. No attempt is spent, the crash is counted.
 -- Rows: the jobs freed, at most the limit.
@@ -267,7 +275,9 @@ audit AS (
         job_id, sequence, verb, from_state, to_state, attempt, token, actor, reason
     )
     SELECT
-        id, rescued.version, 'rescue', 'running', rescued.state, rescued.attempt, expired.token,
+        id, rescued.version,
+        CASE WHEN rescued.state = 'cancelled' THEN 'cancel' ELSE 'rescue' END,
+        'running', rescued.state, rescued.attempt, expired.token,
         %(actor)s, 'lease expired, crash ' || rescued.crash_count
     FROM rescued JOIN expired USING (id)
 )
@@ -329,13 +339,15 @@ audit AS (
 SELECT state FROM called_off;
 
 -- name: replay
--- dead_letter → pending, under the same business and idempotency keys, with fresh attempts.
+-- dead_letter → pending, under the same business and idempotency keys, with fresh attempts; a wish
+-- to cancel from before does not outlive the person's decision to run it.
 -- Guard: state. Rows: 1 or 0.
 WITH replayed AS (
     UPDATE jobs
     SET
         state = 'pending', version = version + 1, attempt = 0, crash_count = 0,
-        outage_count = 0, run_at = clock_timestamp(), finished_at = NULL
+        outage_count = 0, cancel_requested = false, run_at = clock_timestamp(),
+        finished_at = NULL
     WHERE id = %(id)s AND state = 'dead_letter'
     RETURNING id, version
 ),
@@ -366,7 +378,7 @@ audit AS (
 SELECT id FROM resolved;
 
 -- name: due_queues
--- Read only: the queues in which an open lane has a due job.
+-- Read only: the queues in which an open lane has a job that can be claimed.
 SELECT DISTINCT lanes.queue
 FROM lanes
 WHERE
@@ -381,6 +393,11 @@ WHERE
                 AND jobs.lane = lanes.lane
                 AND jobs.priority = urgency.priority
                 AND jobs.run_at <= statement_timestamp()
+                AND (
+                    jobs.expires_at IS NULL
+                    OR jobs.expires_at > statement_timestamp()
+                    OR jobs.effect_open
+                )
     );
 
 -- name: next_due
@@ -395,6 +412,9 @@ CROSS JOIN LATERAL (
         jobs.state = 'pending'
         AND jobs.lane = lanes.lane
         AND jobs.priority = urgency.priority
+        AND (
+            jobs.expires_at IS NULL OR jobs.expires_at > statement_timestamp() OR jobs.effect_open
+        )
     ORDER BY run_at
     LIMIT 1
 ) AS first

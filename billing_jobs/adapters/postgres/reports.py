@@ -69,8 +69,11 @@ class PostgresReports:
     def server(self) -> ServerState:
         """Return what the server says about itself."""
         ping = self._row("ping")
-        revision = self._row("revision")["version_num"] if ping["migrated"] else None
-        return ServerState(ping["version"], ping["now"], revision)
+        # The table is there and empty after the first migration was taken back.
+        rows = self._rows("revision") if ping["migrated"] else []
+        return ServerState(
+            ping["version"], ping["now"], revision=rows[0]["version_num"] if rows else None
+        )
 
     def _rows(self, name: str, **parameters: object) -> list[dict[str, Any]]:
         with self._database.connection() as connection:
