@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from billing_jobs.config import Settings, child_environment
@@ -24,6 +25,9 @@ from billing_jobs.embedded.valkey import EmbeddedValkey
 
 #: A worker that waits for its jobs gets this much longer than their deadline.
 STOP_SLACK_SECONDS = 5.0
+
+#: Members without which a run goes on.
+OPTIONAL = frozenset({"flower"})
 
 #: Who signs in to Flower.
 FLOWER_USER = "ops"
@@ -55,8 +59,9 @@ class Stack:
     """The members, in the order of their start, and where they listen."""
 
     members: ProcessSet
-    flower: ProcessSet
     addresses: Addresses
+    #: None without the extra `flower`.
+    flower_port: int | None
 
 
 def assemble(
@@ -70,8 +75,7 @@ def assemble(
     """
     Put the members together; nothing is started.
 
-    Workers and beat start while Postgres still initialises: they wait for it by themselves. Flower
-    comes last and apart, for it warns about workers that are not there yet.
+    Workers, beat and Flower start while Postgres still initialises: they wait for it by themselves.
     """
     sockets = data_dir.sockets()
     logs = data_dir.directory("logs")
@@ -87,17 +91,17 @@ def assemble(
         flower_password=_flower_password(data_dir),
     )
     environment = child_environment({**overrides, **addresses.settings()})
-    others = _processes(settings, data_dir, ports=ports, environment=environment, logs=logs)
+    has_flower = find_spec("flower") is not None
     members: list[Supervised | ProcessSpec] = [
         *(server for server in servers if server.name == "valkey"),
-        *others,
+        *_processes(settings, data_dir, ports=ports, environment=environment, logs=logs),
+        *([_flower(data_dir, addresses, environment, logs / "flower.log")] if has_flower else []),
         *(server for server in servers if server.name == "postgres"),
     ]
-    flower = _flower(data_dir, addresses, environment, logs / "flower.log", port=flower_port)
     return Stack(
         members=ProcessSet(members, on_event=on_event, stop_order=_stop_order(members)),
-        flower=ProcessSet([flower], on_event=on_event),
         addresses=addresses,
+        flower_port=flower_port if has_flower else None,
     )
 
 
@@ -176,14 +180,10 @@ def _processes(
 
 
 def _flower(
-    data_dir: DataDir,
-    addresses: Addresses,
-    environment: Mapping[str, str],
-    log: Path,
-    *,
-    port: int,
+    data_dir: DataDir, addresses: Addresses, environment: Mapping[str, str], log: Path
 ) -> ProcessSpec:
     """Flower as a window: loopback, password, read only, bounded, kept over a restart."""
+    host, _, port = addresses.flower_url.removeprefix("http://").strip("/").rpartition(":")
     options = {
         "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{addresses.flower_password}",
         "FLOWER_COOKIE_SECRET": secrets.token_urlsafe(32),
@@ -195,22 +195,12 @@ def _flower(
         "FLOWER_PURGE_OFFLINE_WORKERS": "300",
         "FLOWER_TASKS_COLUMNS": "name,uuid,state,kwargs,received,started,worker",
     }
-    host = addresses.flower_url.removeprefix("http://").rpartition(":")[0]
+    celery = (sys.executable, "-m", "celery", "-A", "billing_jobs")
     return ProcessSpec(
         name="flower",
-        argv=(
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "billing_jobs",
-            "flower",
-            f"--address={host}",
-            f"--port={port}",
-        ),
+        argv=(*celery, "flower", f"--address={host}", f"--port={port}"),
         env={**environment, **options},
         log=log,
-        ready=lambda: is_answered(port),
     )
 
 
@@ -233,6 +223,6 @@ def _flower_password(data_dir: DataDir) -> str:
 
 def _stop_order(members: list[Supervised | ProcessSpec]) -> tuple[str, ...]:
     """Workers drain first, servers go last."""
-    order = ("worker", "beat", "sandbox", "mail", "valkey", "postgres")
+    order = ("worker", "beat", "flower", "sandbox", "mail", "valkey", "postgres")
     names = {member.name for member in members}
     return tuple(name for name in order if name in names)

@@ -24,10 +24,14 @@ from billing_jobs.cli import books, migrations, run_report, stack
 from billing_jobs.config import SourcedSettings, load_settings, settings_with_sources
 from billing_jobs.domain.errors import ServerFailed
 from billing_jobs.embedded.data_dir import DataDir
+from billing_jobs.embedded.tcp_ports import is_answered
 from billing_jobs.maintenance.bill_due import bill_due
 
 #: Pauses between two looks at processes and progress.
 LOOK_SECONDS = 0.25
+
+#: How long the book waits for Flower, and in how many looks.
+FLOWER_SECONDS, FLOWER_LOOKS = 4.0, 80
 
 #: A run that is not idle by then is stuck.
 IDLE_DEADLINE_SECONDS = 600.0
@@ -121,6 +125,7 @@ def _run(
         migrations.upgrade(made.addresses.database_url)
         directory.publish(_facts(made))
         with _runtime({**overrides, **made.addresses.settings()}) as runtime:
+            _tell_addresses(made.addresses, show, flower=_await_flower(made, stop))
             if wish.book is not None:
                 _bill(runtime, wish.book, show)
             _watch(runtime, made, wish, show=show, stop=stop)
@@ -129,7 +134,6 @@ def _run(
             )
     finally:
         show.note("stopping")
-        made.flower.stop()
         made.members.stop()
     show.summary(summary)
     return summary.healthy or not wish.exit_when_idle
@@ -164,29 +168,39 @@ def _watch(
     """Look after the processes until the run is idle, if that was asked for, or stopped."""
     clock = runtime.engine.clock
     deadline = clock.steady_seconds() + wish.deadline_seconds
-    flower_runs = False
     while not stop.event.wait(LOOK_SECONDS):
-        down = (*made.members.watch(), *(made.flower.watch() if flower_runs else ()))
+        down = [name for name in made.members.watch() if name not in stack.OPTIONAL]
         if down:
             raise ServerFailed(f"{', '.join(down)} cannot be kept running; see the logs.")
         unsettled = runtime.reports.unsettled(
             horizon_seconds=run_report.HORIZON_SECONDS, stuck_seconds=run_report.STUCK_SECONDS
         )
         show.progress(runtime.reports.totals(), unsettled)
-        if not flower_runs:
-            made.flower.start()
-            flower_runs = True
-            _tell_addresses(made.addresses, show)
         idle = unsettled.jobs == 0 and unsettled.unknown_charges == 0
         if wish.exit_when_idle and (idle or clock.steady_seconds() > deadline):
             return
 
 
-def _tell_addresses(addresses: stack.Addresses, show: run_report.Display) -> None:
-    show.note(
-        f"Flower    {addresses.flower_url}  user {stack.FLOWER_USER}, "
-        f"password {addresses.flower_password}"
-    )
+def _await_flower(made: stack.Stack, stop: Stop) -> bool:
+    """Wait a little for Flower, which only sees jobs that run while it listens."""
+    if made.flower_port is None:
+        return False
+    for _ in range(FLOWER_LOOKS):
+        if is_answered(made.flower_port):
+            return True
+        if stop.event.wait(FLOWER_SECONDS / FLOWER_LOOKS):
+            break
+    return False
+
+
+def _tell_addresses(addresses: stack.Addresses, show: run_report.Display, *, flower: bool) -> None:
+    if flower:
+        show.note(
+            f"Flower    {addresses.flower_url}  user {stack.FLOWER_USER}, "
+            f"password {addresses.flower_password}"
+        )
+    else:
+        show.note("Flower    is not there: slow to start, or the extra `flower` is not installed")
     show.note(f"Postgres  BILLING_JOBS_DATABASE_URL='{addresses.database_url}'")
     show.note(f"Broker    BILLING_JOBS_BROKER_URL='{addresses.broker_url}'")
     show.note(f"Gateway   {addresses.sandbox_url}/sandbox/journal")

@@ -25,8 +25,10 @@ log = logs.get_logger("beat")
 #: The longest pause between two looks at what is due. A job made meanwhile is late by this at most.
 LOOK_SECONDS = 0.2
 
-#: How often expired leases are looked for.
+#: How often expired leases are looked for, at the least and in parts of a lease: a rescuer frees
+#: nothing unless its turns follow each other much closer than half a lease.
 RESCUE_SECONDS = 1.0
+RESCUES_PER_LEASE = 8
 
 #: The pause after a step failed, so that a dead database is not hammered.
 FAILED_SECONDS = 1.0
@@ -44,6 +46,9 @@ class Dispatcher:
         self._interval_seconds = interval_seconds
         self._rescuer = Rescuer(engine)
         self._rescue_at = float("-inf")
+        self._rescue_seconds = min(
+            RESCUE_SECONDS, engine.limits.lease_ttl_seconds / RESCUES_PER_LEASE
+        )
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
@@ -71,7 +76,7 @@ class Dispatcher:
         due_seconds = ring_due(self._engine)
         now = self._engine.clock.steady_seconds()
         if now >= self._rescue_at:
-            self._rescue_at = now + RESCUE_SECONDS
+            self._rescue_at = now + self._rescue_seconds
             self._rescuer.turn()
         if due_seconds is None:
             return LOOK_SECONDS

@@ -136,7 +136,8 @@ class _Reports:
 
     def first_completed_at(self, *, since: datetime) -> datetime | None:
         """Nothing new."""
-        return None if since else since
+        assert since.tzinfo is not None
+        return None
 
 
 def test_without_a_sandbox_there_is_no_journal_to_compare() -> None:

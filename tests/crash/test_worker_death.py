@@ -1,0 +1,82 @@
+"""Workers that are killed or frozen in the middle of a charge, and what the others make of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from support.cluster import Cluster, cluster
+from support.crash_points import happened, plan_crash
+from support.processes import kill, says
+from support.waiting import until
+
+from billing_jobs.embedded.postgres import EmbeddedPostgres
+
+HANGING = "pm_sandbox_hang_after_charge_x1"
+
+
+@pytest.fixture
+def made(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
+) -> Iterator[Cluster]:
+    """A cluster with a beat, no worker, and processes that can be stopped at a step."""
+    plugins = ("support.kinds_plugin", "support.crash_points")
+    with cluster(tmp_path_factory.mktemp("death"), postgres_server, plugins=plugins) as started:
+        yield started
+
+
+def test_a_worker_killed_while_the_gateway_has_charged_and_not_answered(made: Cluster) -> None:
+    """
+    Nobody is left who knows of the charge: the next worker must ask before it charges.
+
+    The whole process group is killed, as by the system when memory is out.
+    """
+    (invoice_id,) = made.bill(HANGING)
+    made.processes.beat()
+    first = made.processes.worker(settings={"gateway_read_timeout_seconds": "20s"})
+    until(lambda: made.captures(invoice_id), "the capture")
+
+    kill(first)
+    made.processes.worker()
+
+    made.paid(invoice_id)
+    assert len(made.captures(invoice_id)) == 1
+    assert made.unbalanced() == []
+    assert made.query("SELECT state FROM charge_attempts") == [("succeeded",)]
+    outcomes = made.query("SELECT outcome, spent FROM job_attempts ORDER BY token DESC LIMIT 2")
+    assert outcomes == [("completed", True), ("lease_expired", False)]
+
+
+def test_a_worker_frozen_past_its_lease_writes_nothing_when_it_goes_on(made: Cluster) -> None:
+    """
+    A paused machine wakes up with a lease that is another's: what it knows is stale by then.
+
+    One run is frozen in its call, with the money taken, the other before its call: the first must
+    not write, the second must not call.
+    """
+    in_call, before_call = made.bill(HANGING, "pm_sandbox_ok")
+    plan_crash(made.directory, before_call, "keep_object", number=signal.SIGSTOP)
+    made.processes.beat()
+    frozen = made.processes.worker(concurrency=2, settings={"gateway_read_timeout_seconds": "20s"})
+    until(lambda: made.captures(in_call), "the capture")
+    until(lambda: happened(made.directory, before_call), "a run stopped before its call")
+    os.killpg(frozen.pid, signal.SIGSTOP)
+
+    made.processes.worker()
+    made.paid(in_call)
+    made.paid(before_call)
+    settled = made.query("SELECT id, state, token, resolved_at FROM charge_attempts ORDER BY id")
+    os.killpg(frozen.pid, signal.SIGCONT)
+
+    log = made.processes.log_of(frozen)
+    until(lambda: log.read_text().count("write.fenced") >= 2, f"two fenced writes in {log}")
+    assert [len(made.captures(invoice)) for invoice in (in_call, before_call)] == [1, 1]
+    assert settled == made.query(
+        "SELECT id, state, token, resolved_at FROM charge_attempts ORDER BY id"
+    )
+    assert made.unbalanced() == []
+    confirms = sum(made.sandbox.requests()["counts"]["confirm"].values())
+    assert confirms == 2
+    assert not says(log, "job.completed\", \"outcome\": \"succeeded")
