@@ -75,6 +75,9 @@ TRANSITIONS: Mapping[Verb, frozenset[tuple[JobState, JobState]]] = {
 #: Every pair that some verb may make.
 ALLOWED_PAIRS = frozenset(pair for pairs in TRANSITIONS.values() for pair in pairs)
 
+#: The verbs by which the owner of a run may end it.
+RUN_ENDS = frozenset({Verb.COMPLETE, Verb.RESCHEDULE, Verb.DEFER, Verb.FAIL, Verb.BURY})
+
 #: States that nothing leaves.
 TERMINAL_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 
@@ -217,3 +220,13 @@ class Recording:
     error_fingerprint: str | None = None
     reason: str | None = None
     details: Json = field(default_factory=dict)
+
+
+def check_end(recording: Recording) -> None:
+    """Raise `IllegalTransition` unless a run may end like this."""
+    if recording.verb not in RUN_ENDS:
+        raise IllegalTransition(
+            f"Bug: {recording.verb} is no end of a run. "
+            "Look at RUN_ENDS in billing_jobs/domain/job.py for what is."
+        )
+    check_transition(recording.verb, JobState.RUNNING, recording.state)

@@ -129,13 +129,11 @@ class DueSubscription:
     net_days: int
     #: The index of the next period to bill, counted from the anchor.
     index: int
-    #: No period begins on this day or later.
+    #: The last day on which a period may begin; None for no end.
     ends_on: date | None
     active: bool
     #: The civil date in the subscription's zone.
     today: date
-    #: Whether the next period has begun.
-    due: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from billing_jobs.domain.job import ClaimedJob, JobState, Recording, Verb, check_transition
+from billing_jobs.domain.job import ClaimedJob, JobState, Recording, Verb, check_end
 from billing_jobs.domain.outcome import Completed, Defer, Outcome, Refused, RetryLater, Unknown
 
 #: A pause asked for by the other side (Retry-After) is honoured up to here, in seconds.
@@ -62,7 +62,7 @@ def decide(job: ClaimedJob, outcome: Outcome, *, outage_defer_seconds: float) ->
             recording = _refused(outcome)
         case _:  # pragma: no cover
             assert_never(outcome)
-    check_transition(recording.verb, JobState.RUNNING, recording.state)
+    check_end(recording)
     return recording
 
 

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from billing_jobs.domain.errors import AlreadyRunning, DataDirUnusable
@@ -74,12 +73,7 @@ class DataDir:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.release()
 
     def acquire(self) -> None:
@@ -107,7 +101,7 @@ class DataDir:
 
     def release(self) -> None:
         """
-        Remove the sockets and own it no more; harmless when it is not owned.
+        Remove the sockets and own it no more; harmless when it is not owned. Stop servers before.
 
         Crash safety: what is left is removed by the next `acquire`.
         """

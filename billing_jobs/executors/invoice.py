@@ -16,7 +16,7 @@ from billing_jobs.domain.billing import draft_invoice, due_date
 from billing_jobs.domain.job import ClaimedJob
 from billing_jobs.domain.ledger import DueSubscription, InvoiceIssued
 from billing_jobs.domain.outcome import Completed, FollowUp, Outcome, Refused
-from billing_jobs.domain.periods import Period, day_start, period_at
+from billing_jobs.domain.periods import Period, day_start, due_indexes, period_at
 from billing_jobs.ports import Ledger, Ports, Transaction
 from billing_jobs.registry import Arguments, argument_id, job
 
@@ -67,11 +67,15 @@ def execute_invoice(job: ClaimedJob, ports: Ports) -> Outcome:
 
 
 def _bill(due: DueSubscription, period: Period) -> Outcome:
-    ended = due.ends_on is not None and period.start >= due.ends_on
-    if not due.active or ended:
-        return Completed({"outcome": "ended"})
-    if not due.due:
-        return Completed({"outcome": "not due", "period": period.start.isoformat()})
+    open_indexes = due_indexes(
+        due.anchor,
+        due.interval,
+        first_index=due.index,
+        today=due.today,
+        ends_on=due.ends_on,
+    )
+    if not due.active or not open_indexes:
+        return Completed({"outcome": "nothing due", "period": period.start.isoformat()})
     invoice_id = uuid5(NAMESPACE, f"{due.id}:{COMPONENT}:{period.start}")
     draft = draft_invoice(due.terms, period)
     upcoming = period_at(due.anchor, due.interval, due.index + 1)
@@ -92,15 +96,14 @@ def _bill(due: DueSubscription, period: Period) -> Outcome:
         "total_minor": draft.total_minor,
         "currency": draft.currency,
     }
-    return Completed(result, effects=(effect,), then=_then(due, effect, upcoming))
+    return Completed(result, effects=(effect,), then=_then(due, effect, late=len(open_indexes) > 1))
 
 
-def _then(due: DueSubscription, issued: InvoiceIssued, upcoming: Period) -> tuple[FollowUp, ...]:
+def _then(due: DueSubscription, issued: InvoiceIssued, *, late: bool) -> tuple[FollowUp, ...]:
     """The charge of this invoice, and the invoice of the next period if that has begun as well."""
     charge = FollowUp("charge", {"invoice_id": str(issued.invoice_id)})
     following = FollowUp(
-        "invoice", {"subscription_id": str(due.id), "period": upcoming.start.isoformat()}
+        "invoice", {"subscription_id": str(due.id), "period": issued.next_period.start.isoformat()}
     )
     owed = (charge,) if issued.draft.total_minor > 0 else ()
-    late = (following,) if upcoming.start <= due.today else ()
-    return owed + late
+    return owed + ((following,) if late else ())

@@ -7,7 +7,6 @@ the app's business.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import socketserver
@@ -55,7 +54,6 @@ class SandboxServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._answering = 0
         self._quiet = threading.Condition()
         super().__init__(address, _Connection)
-        self._wake_reader, self._wake_writer = os.pipe()
 
     @property
     def port(self) -> int:
@@ -68,13 +66,12 @@ class SandboxServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def stop(self) -> None:
         """
-        End within a second: accept no more, let held requests go, finish the others.
+        End within a second: accept no more, finish what is being answered.
 
-        Crash safety: whoever is still being answered when the time is over sees a closed
-        connection; what it did is in the journal.
+        Crash safety: held requests, and whoever is still being answered when the time is over, see
+        a closed connection when the process ends; what they did is in the journal.
         """
         self._stopping.set()
-        os.close(self._wake_writer)
         self.shutdown()
         self.server_close()
         with self._quiet:
@@ -91,11 +88,11 @@ class SandboxServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 self._answering -= 1
                 self._quiet.notify_all()
 
-    def hold(self, connection: socket.socket) -> None:
-        """Return when the client has left, the server stops, or the time is over."""
+    @staticmethod
+    def hold(connection: socket.socket) -> None:
+        """Return when the client has left or the time is over; the end of the process ends it, too."""
         poll = select.poll()
         poll.register(connection, select.POLLIN | select.POLLHUP)
-        poll.register(self._wake_reader, select.POLLIN | select.POLLHUP)
         poll.poll(HOLD_SECONDS_MAX * 1000)
 
     def process_request(self, request: _Accepted, client_address: object) -> None:

@@ -25,8 +25,9 @@ from billing_jobs.domain.errors import BillingJobsError
 from billing_jobs.embedded.valkey import EmbeddedValkey
 
 ROOT = Path(__file__).parents[2]
-#: Not ours, or made by a run.
-SKIPPED = frozenset((".git", ".venv", ".data", "__pycache__", "build", "dist"))
+#: Made by a run; so is what begins with a dot, save the continuous integration.
+SKIPPED = frozenset(("__pycache__", "build", "dist"))
+KEPT = frozenset((".ci", ".github", ".gitignore"))
 #: Notes about other systems: they name files of tests that are still to come.
 CASES = ROOT / "tests" / "cases"
 README_LINES_MAX = 120
@@ -44,6 +45,9 @@ OUR_PATH = re.compile(
 )
 COMMAND = re.compile(r"(?:^|\s|/|\(|\$\()billing-jobs((?: +[^\s`|)&;]+)+)")
 OPTION = re.compile(r"--[a-z][a-z-]+")
+MACHINE = re.compile(
+    r"(?<![\w.-])/(?:work|root|home|tmp/[\w.-]+)/|--(?:extra-)?index-url|--find-links|/simple\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,7 @@ class Block:
     language: str
     code: str
 
-    @property
-    def place(self) -> str:
-        """Where it stands."""
+    def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
@@ -66,10 +68,11 @@ def files() -> Iterator[Path]:
     waiting = [ROOT]
     while waiting:
         for path in sorted(waiting.pop().iterdir()):
+            hidden = path.name.startswith(".") and path.name not in KEPT
+            if hidden or path.name in SKIPPED or path.suffix == ".egg-info" or path.is_symlink():
+                continue
             if path.is_dir():
-                hidden = path.name.endswith("_cache") or path.suffix == ".egg-info"
-                if path.name not in SKIPPED and not hidden and not path.is_symlink():
-                    waiting.append(path)
+                waiting.append(path)
             else:
                 yield path
 
@@ -141,12 +144,13 @@ def test_every_file_and_test_that_is_named_exists() -> None:
 
 def test_every_python_block_compiles() -> None:
     """Code that does not compile was never tried."""
-    for block in (block for page in pages() for block in blocks(page)):
-        if block.language.partition(" ")[0] == "python":
-            compile(block.code, block.place, "exec")
+    for page in pages():
+        for block in blocks(page):
+            if block.language.startswith("python"):
+                compile(block.code, str(block), "exec")
 
 
-@pytest.mark.parametrize("block", runnable(), ids=lambda block: block.place)
+@pytest.mark.parametrize("block", runnable(), ids=str)
 def test_a_block_that_says_it_runs_does_run(
     block: Block, database_url: str, broker: EmbeddedValkey, tmp_path: Path
 ) -> None:
@@ -161,7 +165,7 @@ def test_a_block_that_says_it_runs_does_run(
         check=False,
     )
 
-    assert ran.returncode == 0, f"{block.place}\n{ran.stdout}{ran.stderr}"
+    assert ran.returncode == 0, f"{block}\n{ran.stdout}{ran.stderr}"
 
 
 def test_pages_made_from_the_code_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,26 +197,22 @@ def test_every_command_that_is_shown_exists_with_its_options(
 
 def test_each_error_code_has_its_page_and_no_page_is_left_over() -> None:
     """The command prints the page's name with each error."""
-    kinds = [BillingJobsError, *_below(BillingJobsError)]
+    codes = {BillingJobsError.code, *(kind.code for kind in _below(BillingJobsError))}
     there = {page.stem: text(page) for page in (ROOT / "docs" / "errors").glob("*.md")}
+    contents = there.pop("README")
 
-    assert set(there) - {"README"} == {kind.code for kind in kinds}
-    assert {code: page.splitlines()[0] for code, page in there.items() if code != "README"} == {
-        kind.code: f"# {kind.code}" for kind in kinds
-    }
-    for code in set(there) - {"README"}:
-        assert f"({code}.md)" in there["README"], f"{code} is missing in docs/errors/README.md"
+    assert {page.partition("\n")[0] for page in there.values()} == {f"# {code}" for code in codes}
+    assert set(there) == codes
+    assert {name for name in there if f"({name}.md)" not in contents} == set()
 
 
 def test_no_file_names_a_machine() -> None:
     """The repository stands alone: it names no directory and no registry of a machine."""
-    roots = "|".join(("work", "root", "tmp/bash_jobs", "opt/wheels", "opt/pypi"))
-    machine = re.compile(rf"(?<![\w.-])/(?:{roots})\b|--(?:extra-)?index-url|--find-links")
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in files()
         if path != Path(__file__)
-        for match in machine.finditer(path.read_bytes().decode("utf-8", "replace"))
+        for match in MACHINE.finditer(path.read_bytes().decode("utf-8", "replace"))
     ]
 
     assert "\n".join(found) == ""

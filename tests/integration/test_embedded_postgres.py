@@ -352,8 +352,8 @@ def test_a_long_recovery_is_shown_and_the_deadline_ends_it(
     server = make(empty_dir, binaries=stub)
     seen: list[str] = []
 
-    with pytest.raises(ServerFailed, match=r"(?s)not ready after 1.5 s.*redo in prog") as caught:
-        server.start(deadline_seconds=1.5, on_progress=seen.append)
+    with pytest.raises(ServerFailed, match=r"(?s)not ready after 2.5 s.*redo in prog") as caught:
+        server.start(deadline_seconds=2.5, on_progress=seen.append)
 
     assert str(server.log.path) in caught.value.message
     assert seen[-1] == "redo in progress, elapsed time 9 s"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from support.wire import SandboxProcess, sandbox_process, wait_until
 import billing_jobs.sandbox
 from billing_jobs.sandbox import server as server_module
 from billing_jobs.sandbox.__main__ import main
-from billing_jobs.sandbox.app import App
+from billing_jobs.sandbox.app import App, Request
 from billing_jobs.sandbox.book import Book
 from billing_jobs.sandbox.journal import Journal, JournalDamaged, read_captures
 from billing_jobs.sandbox.server import SandboxServer
@@ -151,6 +152,31 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes) -> None:
 
     with closing(Journal(path)) as journal:
         assert list(journal.records()) == [first, second]
+
+
+def test_an_answer_is_on_the_disk_before_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut nobody may hold an answer that the book does not know."""
+    path = tmp_path / "journal"
+    synced: list[int] = []
+    with closing(Journal(path)) as journal:
+        app = App(Book(journal, lambda: 0.0), lambda _seconds: None)
+        real = os.fsync
+        monkeypatch.setattr(os, "fsync", lambda file: (real(file), synced.append(size_of(path))))
+        body = "amount=1&currency=eur&payment_method=pm_sandbox_ok&confirm=true"
+        request = Request("POST", "/v1/payment_intents", "", {"authorization": "Bearer k"}, body)
+
+        assert app.answer(request).status == 200
+
+        assert synced == [size_of(path)]
+        journal.sync(size_of(path))
+        assert len(synced) == 1
+
+
+def size_of(path: Path) -> int:
+    """Return how many bytes are in a file."""
+    return path.stat().st_size
 
 
 def test_a_damaged_journal_stops_the_start(

@@ -77,10 +77,13 @@ def names_of_tests(folder: Path = TESTS) -> set[str]:
     }
 
 
-def _functions(module: ast.Module) -> Iterator[ast.FunctionDef]:
+def _functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield node
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name.startswith("test_"):
+                yield node
+            case _:
+                continue
 
 
 def _tables(module: ast.Module) -> dict[str, ast.expr]:
@@ -93,7 +96,9 @@ def _tables(module: ast.Module) -> dict[str, ast.expr]:
     return tables
 
 
-def _ids_of(function: ast.FunctionDef, tables: Mapping[str, ast.expr]) -> Iterator[str]:
+def _ids_of(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, tables: Mapping[str, ast.expr]
+) -> Iterator[str]:
     in_name = _IN_A_NAME.match(function.name)
     if in_name:
         yield in_name["id"].upper()

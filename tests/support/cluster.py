@@ -159,13 +159,14 @@ def cluster(
     *,
     settings: Mapping[str, object] | None = None,
     plugins: Sequence[str] = ("support.kinds_plugin",),
+    template: str = TEMPLATE,
 ) -> Iterator[Cluster]:
     """Put a cluster together; no worker and no beat runs yet."""
     files = directory / "cluster files"
     files.mkdir()
     paths = [plug_in(directory, plugins), REPOSITORY / "tests", REPOSITORY]
     with ExitStack() as stack:
-        url = stack.enter_context(database(server))
+        url = stack.enter_context(database(server, template))
         broker = stack.enter_context(embedded_valkey(directory))
         sandbox = stack.enter_context(sandbox_process(directory))
         engine = stack.enter_context(postgres_engine(url))
@@ -185,11 +186,11 @@ def cluster(
 
 
 @contextmanager
-def database(server: EmbeddedPostgres) -> Iterator[str]:
-    """Make a migrated database, dropped at the end of the block; return its address."""
+def database(server: EmbeddedPostgres, template: str = TEMPLATE) -> Iterator[str]:
+    """Make a copy of a migrated database, dropped at the end of the block; return its address."""
     name = f"cluster_{next(_numbers)}"
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     try:
         yield server.url.replace("/postgres?", f"/{name}?")
     finally:

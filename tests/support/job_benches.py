@@ -25,7 +25,7 @@ from billing_jobs.domain.job import ClaimedJob, JobState, JobView, NewJob, Recor
 from billing_jobs.domain.ledger import ChargeAnswered, Effect
 from billing_jobs.domain.payment import AttemptState
 from billing_jobs.embedded.postgres import EmbeddedPostgres
-from billing_jobs.ports import JobStore
+from billing_jobs.ports import JobStore, RescuePolicy
 from billing_jobs.testing import FrozenClock
 
 #: The migrated database that `tests/conftest.py` makes.
@@ -187,6 +187,15 @@ class PostgresBench:
         )
         return [AuditLine(**row) for row in rows]
 
+    @contextmanager
+    def impatient(self, lock_seconds: float) -> Iterator[PostgresJobStore]:
+        """Lend a store that waits for no lock longer than this."""
+        database = Database(self.database.url, lock_timeout_seconds=lock_seconds)
+        try:
+            yield PostgresJobStore(database, PostgresLedger(database))
+        finally:
+            database.close()
+
     def sql(self, text: str, **parameters: object) -> list[dict[str, Any]]:
         """Run a statement; tests look where no port does."""
         with self.database.connection() as connection:
@@ -262,11 +271,47 @@ def claim_one(bench: JobBench) -> ClaimedJob:
     return job
 
 
+def rescue(bench: JobBench, *bury_kinds: str, limit: int = 100) -> list[UUID]:
+    """Free what expired; any server has been up for a ttl of nothing."""
+    return bench.store.rescue(RescuePolicy(bury_kinds), limit=limit, ttl_seconds=0.0)
+
+
 def view(bench: JobBench, job_id: UUID) -> JobView:
     """Return a job that must be there."""
     found = bench.store.get(job_id)
     assert found is not None
     return found
+
+
+def running(bench: JobBench, **changes: object) -> ClaimedJob:
+    """Return a job in the hands of a worker."""
+    bench.store.insert([new_job(**changes)])
+    return claim_one(bench)
+
+
+def crashed(bench: JobBench) -> ClaimedJob:
+    """Claim the one job, and let its worker vanish."""
+    job = claim_one(bench)
+    bench.pass_seconds(TTL_SECONDS + 1)
+    return job
+
+
+def dead_letter(bench: JobBench) -> ClaimedJob:
+    """Return a job that was buried."""
+    job = running(bench)
+    bench.store.record(job, recording(Verb.BURY, error="no card"))
+    return job
+
+
+def standing(bench: JobBench, job: ClaimedJob) -> tuple[JobState, int, int]:
+    """Return where a job stands: its state, the attempts spent, the crashes."""
+    found = view(bench, job.id)
+    return found.state, found.attempt, found.crash_count
+
+
+def last(bench: JobBench, job: ClaimedJob) -> AuditLine:
+    """Return the youngest line of a job's audit trail."""
+    return bench.audit(job.id)[-1]
 
 
 def impossible_effect() -> Effect:

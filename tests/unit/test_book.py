@@ -194,7 +194,7 @@ def test_a_line_that_lost_its_customer_or_reference_is_blamed_for_that_only(meth
     """Whose payment method it is, and whether it is a second one, cannot be said."""
     lost = {"customer": "", "subscription": "", "payment_method": method}
 
-    problems = problems_of(csv_text({}, lost, lost | {"payment_method": "pm-3"}))
+    problems = problems_of(csv_text({}, lost, lost | {"payment_method": "pm-3", "name": "Ann"}))
 
     assert problems == (
         "book.csv:3: customer: is missing",
@@ -202,6 +202,17 @@ def test_a_line_that_lost_its_customer_or_reference_is_blamed_for_that_only(meth
         "book.csv:4: customer: is missing",
         "book.csv:4: subscription: is missing",
     )
+
+
+def test_a_missing_reference_of_a_payment_method_is_one_problem_a_line() -> None:
+    """It is neither another customer's nor a second one."""
+    lost = {"payment_method": ""}
+
+    problems = problems_of(
+        csv_text(other(1), other(1, subscription="s-9") | lost, other(2) | lost, other(3) | lost)
+    )
+
+    assert problems == tuple(f"book.csv:{line}: payment_method: is missing" for line in (3, 4, 5))
 
 
 def test_a_subscription_may_begin_be_billed_and_end_on_one_day() -> None:
@@ -242,6 +253,15 @@ def test_missing_and_doubled_columns_are_told_together() -> None:
     assert problems_of(text) == (
         "book.csv:1: name: this column stands twice in the header",
         "book.csv:1: email: this column is missing from the header",
+    )
+
+
+def test_lines_below_a_doubled_column_are_not_read() -> None:
+    """Which of the two cells counts is nobody's to guess."""
+    header, line = csv_text({"amount_minor": "x"}).splitlines()
+
+    assert problems_of(f"{header},name\n{line},Ann\n") == (
+        "book.csv:1: name: this column stands twice in the header",
     )
 
 

@@ -272,6 +272,16 @@ def test_a_body_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
 # ---- answered
 
 
+@pytest.mark.parametrize("status", [302, 422, 500])
+def test_a_paid_object_under_another_status_is_unknown(status: int) -> None:
+    """A body is believed only under the status that belongs to it."""
+    paid = intent(status="succeeded", amount_received=1250)
+
+    error = error_of_confirm(answering(json_answer(paid, status)))
+
+    assert isinstance(error, GatewayOutcomeUnknown)
+
+
 @pytest.mark.parametrize("status", [301, 307, 408, 422, 424, 500, 502, 503, 504, 520])
 def test_any_other_status_is_unknown(status: int) -> None:
     """Proxies answer for the gateway; and a redirect of a charge is never followed."""
@@ -581,8 +591,8 @@ def test_a_gateway_made_before_a_fork_is_used_after_it() -> None:
         child = os.fork()
         if child == 0:
             try:
-                gateway.close()
                 gateway.retrieve("pi_1")
+                gateway.close()
                 os._exit(0)
             finally:
                 os._exit(1)

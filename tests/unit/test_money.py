@@ -363,6 +363,13 @@ def test_a_weight_is_a_whole_number_that_is_not_negative(weight: object) -> None
         allocate(1, [cast("int", weight), 1])
 
 
+@pytest.mark.parametrize("total", [MINOR_MAX + 1, 1.0, "1"])
+def test_only_an_amount_is_split(total: object) -> None:
+    """The same bounds as everywhere else, and no float by this door either."""
+    with pytest.raises(AmountInvalid):
+        allocate(cast("int", total), [1, 1])
+
+
 def test_something_cannot_be_split_over_nothing() -> None:
     """A tax on lines that are all zero must be zero, or somebody miscounted."""
     with pytest.raises(AmountInvalid, match="all zero"):

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from billing_jobs.domain.errors import InputError
@@ -311,6 +311,7 @@ def made_up_zone(change: datetime, before: timedelta, gap: timedelta) -> ZoneInf
     st.integers(-12 * 3600, -1),
     st.integers(1, 24 * 3600),
 )
+@example(864_038_214, -12 * 3600, 86_399)
 def test_a_day_whose_midnight_was_skipped_begins_with_the_jump(
     change_seconds: int, before_seconds: int, gap_seconds: int
 ) -> None:

@@ -25,15 +25,13 @@ from billing_jobs.domain.job import (
     Recorded,
     Recording,
     Verb,
+    check_end,
 )
 from billing_jobs.domain.ledger import Effect
 from billing_jobs.ports import Clock, RescuePolicy, Transaction
 
 #: Applies one effect of a run; what it raises leaves the run unrecorded.
 ApplyEffect = Callable[[ClaimedJob, Effect], None]
-
-#: The states in which a run may end.
-_ENDS = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.DEAD_LETTER, JobState.PENDING})
 
 
 @dataclass(slots=True)
@@ -140,10 +138,9 @@ class MemoryJobStore:
 
         Crash safety: none, this is memory.
         """
+        check_end(recording)
         with self._lock:
             row = self._held(job)
-            if recording.state not in _ENDS:
-                raise _lost(job)
             try:
                 for item in then:
                     check(item)

@@ -64,7 +64,6 @@ def due_subscription(connection: Connection, subscription_id: UUID) -> DueSubscr
         ends_on=row["ends_on"],
         active=row["state"] == "active",
         today=local_date(now, ZoneInfo(row["timezone"])),
-        due=row["due"],
     )
 
 

@@ -12,8 +12,7 @@ SELECT
     subscriptions.net_days, subscriptions.timezone, subscriptions.period_unit,
     subscriptions.period_count, subscriptions.anchor_date, subscriptions.month_end,
     subscriptions.ends_on, subscriptions.state, subscriptions.next_index,
-    clock_timestamp() AS now,
-    subscriptions.next_period_start_at <= clock_timestamp() AS due
+    clock_timestamp() AS now
 FROM subscriptions
 WHERE subscriptions.id = %(subscription_id)s;
 
@@ -36,7 +35,7 @@ SET
     next_period_start = %(next_period_start)s,
     next_period_start_at = %(next_due_at)s,
     state = CASE
-        WHEN ends_on IS NOT NULL AND %(next_period_start)s >= ends_on THEN 'cancelled'
+        WHEN %(next_period_start)s > ends_on THEN 'cancelled'
         ELSE state
     END
 WHERE id = %(subscription_id)s AND next_index = %(index)s AND state = 'active'

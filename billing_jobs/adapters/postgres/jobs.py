@@ -38,6 +38,7 @@ from billing_jobs.domain.job import (
     NewJob,
     Recorded,
     Recording,
+    check_end,
 )
 from billing_jobs.domain.ledger import Effect
 from billing_jobs.ports import RescuePolicy, Transaction
@@ -135,6 +136,7 @@ class PostgresJobStore:
         running until it is rescued; written twice, the second write finds no row and raises
         `LeaseLost`.
         """
+        check_end(recording)
 
         def write(connection: Connection) -> None:
             # A run that is buried without a word about its call leaves the effect open: the money

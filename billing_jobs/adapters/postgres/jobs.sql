@@ -150,7 +150,7 @@ WHERE id = %(id)s AND token = %(token)s;
 
 -- name: record
 -- running → completed, failed, dead_letter or pending; a run that would wait ends cancelled if
--- somebody asked for it and no effect is open. Guard: token, and a state that a run may end in.
+-- somebody asked for it and no effect is open. Guard: token, and a verb with the state it leads to.
 -- Rows: 1, or 0 when the job is no longer ours.
 WITH ended AS (
     UPDATE jobs
@@ -188,7 +188,13 @@ WITH ended AS (
     WHERE
         id = %(id)s
         AND token = %(token)s
-        AND %(state)s IN ('completed', 'failed', 'dead_letter', 'pending')
+        AND (%(verb)s::text, %(state)s::text) IN (
+            ('complete', 'completed'),
+            ('fail', 'failed'),
+            ('bury', 'dead_letter'),
+            ('reschedule', 'pending'),
+            ('defer', 'pending')
+        )
     RETURNING id, state, version, attempt, started_at
 ),
 
