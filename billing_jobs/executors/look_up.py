@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from billing_jobs.domain.errors import GatewayOutcomeUnknown
 from billing_jobs.domain.job import ClaimedJob
 from billing_jobs.domain.ledger import ChargeAnswered, ChargeAttempt
 from billing_jobs.domain.outcome import Completed, FollowUp
@@ -92,7 +93,18 @@ def settled(attempt: ChargeAttempt, answer: GatewayObject) -> Completed | None:
 
 
 def answered(attempt: ChargeAttempt, answer: GatewayObject) -> Completed:
-    """Return the outcome of an attempt that the gateway answered."""
+    """
+    Return the outcome of an attempt that the gateway answered.
+
+    Raises `GatewayOutcomeUnknown` when the money is of another currency than the debt: it is never
+    applied, the attempt stays in doubt until a person has looked.
+    """
+    if answer.currency != attempt.currency:
+        raise GatewayOutcomeUnknown(
+            f"Payment object {answer.reference} is in {answer.currency}, the debt in "
+            f"{attempt.currency}. Nothing was applied; a person must look at the gateway.",
+            raw=answer.raw,
+        )
     state = _STATES.get(answer.status, AttemptState.PENDING)
     effect = ChargeAnswered(attempt.id, state, _reason(state, answer), answer=answer)
     result = {"outcome": state.value, "attempt_id": str(attempt.id)}

@@ -46,10 +46,9 @@ def execute_reconcile(job: ClaimedJob, ports: Ports) -> Outcome:
     if attempt is None:
         return Completed({"outcome": "known already"})
     try:
-        found = look_up.find_object(ports, attempt)
+        return _concluded(job, ports, attempt, look_up.find_object(ports, attempt))
     except GatewayError as error:
         return _look_again(ports, attempt, error.message)
-    return _concluded(job, ports, attempt, found)
 
 
 def _concluded(

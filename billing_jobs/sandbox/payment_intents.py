@@ -19,6 +19,27 @@ _CONFIRMABLE = frozenset({"requires_payment_method", "requires_confirmation", "r
 _CANCELLABLE = _CONFIRMABLE | {"processing"}
 _SETTLEABLE = frozenset({"processing", "requires_action"})
 
+#: Fields that Stripe shows and that are empty at first, or always in a sandbox.
+_UNUSED = (
+    "application",
+    "application_fee_amount",
+    "automatic_payment_methods",
+    "canceled_at",
+    "cancellation_reason",
+    "last_payment_error",
+    "latest_charge",
+    "next_action",
+    "on_behalf_of",
+    "processing",
+    "receipt_email",
+    "review",
+    "setup_future_usage",
+    "shipping",
+    "statement_descriptor",
+    "statement_descriptor_suffix",
+    "transfer_data",
+    "transfer_group",
+)
 #: Stripe repeats these decline codes as the error's code; all others are `card_declined`.
 _OWN_CODE = frozenset(
     {
@@ -67,11 +88,6 @@ def new_intent(parameters: Parameters, now: float) -> Intent:
         "amount_capturable": 0,
         "amount_details": {"tip": {}},
         "amount_received": 0,
-        "application": None,
-        "application_fee_amount": None,
-        "automatic_payment_methods": None,
-        "canceled_at": None,
-        "cancellation_reason": None,
         "capture_method": "automatic",
         "client_secret": f"{identifier}_secret_{secrets.token_hex(12)}",
         "confirmation_method": "automatic",
@@ -79,26 +95,14 @@ def new_intent(parameters: Parameters, now: float) -> Intent:
         "currency": currency,
         "customer": parameters.text("customer") or None,
         "description": parameters.text("description") or None,
-        "last_payment_error": None,
-        "latest_charge": None,
         "livemode": False,
         "metadata": metadata,
-        "next_action": None,
-        "on_behalf_of": None,
         "payment_method": token or None,
         "payment_method_options": {},
         "payment_method_types": ["card"],
-        "processing": None,
-        "receipt_email": None,
-        "review": None,
-        "setup_future_usage": None,
-        "shipping": None,
-        "statement_descriptor": None,
-        "statement_descriptor_suffix": None,
         "status": "requires_confirmation" if token else "requires_payment_method",
-        "transfer_data": None,
-        "transfer_group": None,
     }
+    shown |= dict.fromkeys(_UNUSED)
     return Intent(shown, token)
 
 

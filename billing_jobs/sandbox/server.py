@@ -90,7 +90,7 @@ class SandboxServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     @staticmethod
     def hold(connection: socket.socket) -> None:
-        """Return when the client has left or the time is over; the end of the process ends it, too."""
+        """Return when the client has left or the time is over; a stop ends the process anyway."""
         poll = select.poll()
         poll.register(connection, select.POLLIN | select.POLLHUP)
         poll.poll(HOLD_SECONDS_MAX * 1000)

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from celery import Task
 from celery.exceptions import Ignore, Reject
-from celery.worker import strategy
 
 from billing_jobs import lifecycle, logs
 from billing_jobs.domain.errors import (
@@ -43,14 +42,16 @@ REFUSED_FIELDS = (*REFUSED_OPTIONS, "callbacks", "errbacks")
 Handler = Callable[..., object]
 
 
-def at_once(task: Task[Any, Any], app: object, consumer: object, **options: object) -> Handler:
+def at_once(task: Task[Any, Any], app: object, consumer: object) -> Handler:
     """
     Receive messages of our tasks the moment they arrive, whatever their eta.
 
     Celery would keep one with an eta in the worker's memory until its time: a worker that holds one
     dies with the broker, and long ones are run by every worker at once. The row can wait better.
     """
-    receive: Handler = strategy.default(task, app, consumer, **options)
+    from celery.worker import strategy  # noqa: PLC0415 - services that only call need no worker
+
+    receive: Handler = strategy.default(task, app, consumer)
 
     def received(message: Any, *args: object, **kwargs: object) -> object:  # noqa: ANN401 - kombu's
         eta = message.headers.get("eta")

@@ -41,10 +41,9 @@ app.config_from_object(_Settings())
 
 
 class _Process:
-    """The runtime of one process."""
+    """The runtime of one process, beside the process it belongs to."""
 
-    pid: int | None = None
-    runtime: Runtime | None = None
+    held: tuple[int, Runtime] | None = None
 
 
 _process = _Process()
@@ -56,13 +55,14 @@ def runtime() -> Runtime:
 
     Raises `SettingsInvalid` with everything that is wrong.
     """
-    if _process.runtime is None or _process.pid != os.getpid():
-        _process.pid = os.getpid()
-        _process.runtime = bootstrap.build(load_settings())
-    return _process.runtime
+    held = _process.held
+    # No lock, for a lock may be held by another thread at the moment of a fork. Two threads that
+    # are first at once make two, of which one is forgotten; neither has opened anything yet.
+    if held is None or held[0] != os.getpid():
+        held = _process.held = (os.getpid(), bootstrap.build(load_settings()))
+    return held[1]
 
 
 def use(prepared: Runtime) -> None:
     """Use a runtime that was put together elsewhere, until the process forks."""
-    _process.pid = os.getpid()
-    _process.runtime = prepared
+    _process.held = (os.getpid(), prepared)

@@ -19,6 +19,7 @@ from billing_jobs.logs import Event
 from billing_jobs.maintenance.rescue_expired import Rescuer
 from billing_jobs.maintenance.ring_due import ring_due
 from billing_jobs.worker.app import runtime
+from billing_jobs.worker.shutdown import take_role
 
 log = logs.get_logger("beat")
 
@@ -67,6 +68,11 @@ class Dispatcher:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopped.is_set()
+
     def turn(self) -> float:
         """
         Look once; return how long to wait before the next look, in seconds.
@@ -98,6 +104,7 @@ class Scheduler(beat.Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Celery's signature
         """Put the dispatcher together."""
+        take_role("beat")
         prepared = runtime()
         self._dispatcher = Dispatcher(
             prepared.engine, interval_seconds=prepared.settings.dispatch_interval_seconds
@@ -118,7 +125,8 @@ class Scheduler(beat.Scheduler):
         return LOOK_SECONDS
 
     def close(self) -> None:
-        """Stop the dispatcher."""
-        self._dispatcher.stop()
-        log.info(Event.BEAT_STOPPED)
+        """Stop the dispatcher; Celery closes a scheduler twice."""
+        if not self._dispatcher.stopped:
+            self._dispatcher.stop()
+            log.info(Event.BEAT_STOPPED)
         super().close()

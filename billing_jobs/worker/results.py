@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 from celery import states
 from celery.backends.base import BaseBackend
@@ -17,6 +16,7 @@ from celery.backends.base import BaseBackend
 from billing_jobs.domain.errors import BillingJobsError
 from billing_jobs.domain.job import JobState, JobView
 from billing_jobs.worker.app import runtime
+from billing_jobs.worker.options import job_id_of
 
 #: Our states in Celery's words.
 CELERY_STATES: Mapping[JobState, str] = {
@@ -42,7 +42,7 @@ class JobsBackend(BaseBackend):
         """Write nothing; the row has been written by the one who ran the job."""
 
     def _get_task_meta_for(self, task_id: str) -> dict[str, Any]:
-        view = _view(task_id)
+        view = runtime().engine.store.get(job_id_of(task_id))
         if view is None:
             return {"status": states.PENDING, "result": None, "task_id": task_id}
         return meta(view)
@@ -72,10 +72,3 @@ def meta(view: JobView) -> dict[str, Any]:
         "task_id": str(view.id),
         "date_done": None if view.finished_at is None else view.finished_at.isoformat(),
     }
-
-
-def _view(task_id: str) -> JobView | None:
-    try:
-        return runtime().engine.store.get(UUID(task_id))
-    except ValueError:
-        return None

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from types import ModuleType
 
+from celery.utils.imports import import_from_cwd
 from kombu import Queue
 
 from billing_jobs import bootstrap
 from billing_jobs.config import load_settings
+from billing_jobs.domain.errors import SettingsInvalid
 from billing_jobs.registry import QUEUES
 
 _settings = load_settings()
@@ -89,6 +90,21 @@ worker_redirect_stdouts = False
 
 
 def selected() -> ModuleType:
-    """Return the module of settings that this process uses: the deployment's, or this one."""
+    """
+    Return the module of settings that this process uses: the deployment's, or this one.
+
+    The deployment's may lie in the working directory, which the `celery` command does not search.
+    """
     name = _settings.celery_config
-    return sys.modules[__name__] if name is None else import_module(name)
+    if name is None:
+        return sys.modules[__name__]
+    try:
+        module: ModuleType = import_from_cwd(name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{name}.".startswith(f"{missing.name}."):
+            raise
+        raise SettingsInvalid(
+            "The deployment's Celery settings cannot be found; nothing was started.",
+            [f"celery_config = {name}: no such module in the working directory or on PYTHONPATH"],
+        ) from missing
+    return module

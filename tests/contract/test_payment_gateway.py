@@ -7,61 +7,25 @@ A test elsewhere that uses the fake is worth as much as this suite.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
+from support.gateway_bench import Bench, fake_bench, http_bench, instruction, new_key
 from support.wire import SandboxProcess, sandbox_process, wait_until
 
 from billing_jobs.adapters.gateway.fake import FakeGateway
-from billing_jobs.adapters.gateway.http import HttpGateway
 from billing_jobs.domain.errors import (
     GatewayAuthentication,
     GatewayBusy,
-    GatewayNotSent,
     GatewayOutcomeUnknown,
     GatewayRefusedRequest,
 )
-from billing_jobs.domain.payment import GatewayObject, ObjectStatus, PaymentInstruction
+from billing_jobs.domain.payment import GatewayObject, ObjectStatus
 from billing_jobs.ports import PaymentGateway
 
 _LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-#: Short, for requests that get no answer; all others have all the time of a loaded machine.
-_HURRIED_SECONDS = 0.3
-
-
-@dataclass
-class Bench:
-    """A gateway and what a test must see and do behind it."""
-
-    gateway: FakeGateway | HttpGateway
-    #: The same gateway with a short time-out, for answers that never come.
-    hurried: FakeGateway | HttpGateway
-    captured_references: Callable[[], list[str]]
-    forget_keys: Callable[[], None]
-    script: Callable[[str, str], None]
-    settle: Callable[[str, str], None]
-
-    def create(self, token: str = "pm_sandbox_ok", invoice_id: str = "") -> GatewayObject:
-        """Create an object for an invoice of its own."""
-        return self.gateway.create(instruction(token, invoice_id), key=new_key())
-
-    def captures_of(self, reference: str) -> int:
-        """Count the captures of one object."""
-        return self.captured_references().count(reference)
-
-
-def instruction(token: str = "pm_sandbox_ok", invoice_id: str = "") -> PaymentInstruction:
-    """Return what an executor asks for."""
-    metadata = (("tenant", "default"), ("invoice_id", invoice_id or str(uuid4())))
-    return PaymentInstruction(1250, "EUR", token, metadata)
-
-
-def new_key() -> str:
-    """Return a key that nobody has used."""
-    return f"bj:default:{uuid4()}"
 
 
 @pytest.fixture(scope="module")
@@ -77,33 +41,10 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     if request.param == "fake":
         yield fake_bench()
         return
-    server: SandboxProcess = request.getfixturevalue("sandbox")
-    gateway = HttpGateway(server.url, "sk_test", 10, 30)
-    hurried = HttpGateway(server.url, "sk_test", 10, _HURRIED_SECONDS)
-    server.set_faults()
-    yield Bench(
-        gateway,
-        hurried,
-        lambda: [capture["payment_intent"] for capture in server.journal()],
-        lambda: server.advance(24 * 3600),
-        lambda operation, fault: server.set_faults({"operation": operation, "fault": fault}),
-        server.settle,
-    )
-    gateway.close()
-    hurried.close()
-
-
-def fake_bench() -> Bench:
-    """Return the fake, dressed as a bench."""
-    fake = FakeGateway()
-    return Bench(
-        fake,
-        fake,
-        lambda: [capture.reference for capture in fake.journal],
-        fake.forget_keys,
-        fake.script,
-        fake.settle,
-    )
+    made = http_bench(request.getfixturevalue("sandbox"))
+    yield made
+    made.gateway.close()
+    made.hurried.close()
 
 
 def test_both_are_payment_gateways(bench: Bench) -> None:
@@ -439,75 +380,6 @@ def test_eight_confirms_at_once_take_the_money_once(bench: Bench) -> None:
     assert bench.captures_of(made.reference) == 1
 
 
-@pytest.mark.parametrize("key", ["", "k" * 65, "two words", "schlüssel"])
-def test_a_key_that_not_every_gateway_takes_is_refused(bench: Bench, key: str) -> None:
-    """An empty key would be replaced by a random one, and a retry would charge again."""
-    made = bench.create()
-
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.create(instruction(), key=key)
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.confirm(made.reference, key=key)
-
-    assert bench.captures_of(made.reference) == 0
-
-
-@pytest.mark.parametrize("reference", ["", "pi_1/confirm", "../journal", "p" * 256, "pi 1"])
-def test_a_reference_that_is_none_is_refused(bench: Bench, reference: str) -> None:
-    """A reference becomes part of a URL; it must not lead to another endpoint."""
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.retrieve(reference)
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.confirm(reference, key=new_key())
-
-
-def test_an_object_that_nobody_knows_is_refused(bench: Bench) -> None:
-    """A 404 is our mistake; asked again it stays one."""
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.retrieve("pi_nobody_knows")
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.confirm("pi_nobody_knows", key=new_key())
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        PaymentInstruction(1250, "EUR", "pm_sandbox_unknown_method", ()),
-        PaymentInstruction(1250, "EUR", "pm_sandbox_hagn_after_charge", ()),
-        PaymentInstruction(1250, "E1R", "pm_sandbox_ok", ()),
-        PaymentInstruction(0, "EUR", "pm_sandbox_ok", ()),
-        PaymentInstruction(-5, "EUR", "pm_sandbox_ok", ()),
-        PaymentInstruction(100_000_000, "EUR", "pm_sandbox_ok", ()),
-    ],
-)
-def test_an_instruction_that_can_never_work_is_refused(
-    bench: Bench, asked: PaymentInstruction
-) -> None:
-    """It must end in `failed` with its reason and not run in a loop."""
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.create(asked, key=new_key())
-
-
-def test_an_unknown_card_is_refused_at_confirm(bench: Bench) -> None:
-    """A card may be gone between the two steps."""
-    made = bench.create()
-
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.confirm(
-            made.reference, key=new_key(), payment_token="pm_sandbox_unknown_method"
-        )
-
-    assert bench.captures_of(made.reference) == 0
-
-
-def test_a_look_up_without_a_time_zone_is_refused(bench: Bench) -> None:
-    """Read as UTC by one and as local time by another it would miss hours of objects."""
-    with pytest.raises(GatewayRefusedRequest):
-        bench.gateway.find(
-            metadata_key="a", metadata_value="b", created_since=_LONG_AGO.replace(tzinfo=None)
-        )
-
-
 def test_find_leaves_out_what_is_too_old(bench: Bench) -> None:
     """The bound is what keeps a look-up short on a gateway with years of payments."""
     if isinstance(bench.gateway, FakeGateway):
@@ -519,19 +391,3 @@ def test_find_leaves_out_what_is_too_old(bench: Bench) -> None:
     assert not bench.gateway.find(
         metadata_key="invoice_id", metadata_value=mine, created_since=far_future
     )
-
-
-def test_the_fake_knows_its_faults() -> None:
-    """A misspelt fault that strikes nothing makes a test pass that proves nothing."""
-    fake = FakeGateway()
-    with pytest.raises(ValueError, match="hang_after_charge"):
-        fake.script("confirm", "hang")
-
-    fake.script("confirm", "not_sent")
-    made = fake.create(instruction(), key="k1")
-    with pytest.raises(GatewayNotSent):
-        fake.confirm(made.reference, key="k2")
-    fake.close()
-
-    assert fake.calls == [("create", "", "k1"), ("confirm", made.reference, "k2")]
-    assert not fake.journal

@@ -113,7 +113,7 @@ def test_workers_work_again_soon_after_their_broker_was_killed_and_retries_run(
 ) -> None:
     """Everything the broker held is gone; a worker that stays deaf is a queue that stands still."""
     processes = list(made.processes.running)
-    retried = made.enqueue("test_broken", {}, key=str(uuid4()))
+    retried = made.enqueue("test_broken_shortly", {}, key=str(uuid4()))
     until(lambda: made.query("SELECT 1 FROM job_attempts WHERE job_id = %s", retried), "a retry")
     pid = made.broker.pid
     assert pid is not None

@@ -31,7 +31,7 @@ def test_a_restart_of_postgres_under_running_jobs_loses_nothing_and_leaves_nothi
     with cluster(tmp_path, server, template="postgres") as made:
         invoices = made.bill(*SLOW)
         gate = made.gated("over the restart")
-        broken = made.enqueue("test_broken", {})
+        broken = made.enqueue("test_broken_shortly", {})
         made.start(concurrency=3)
         processes = list(made.processes.running)
         until(lambda: made.running_on("over the restart"), "a running job")

@@ -14,7 +14,7 @@ from billing_jobs.adapters.postgres.ledger import PostgresLedger
 from billing_jobs.domain.errors import GatewayNotSent, LeaseLost
 from billing_jobs.domain.job import ClaimedJob, JobState, JobView
 from billing_jobs.domain.ledger import ChargeAnswered, ChargeAttempt, NothingDue
-from billing_jobs.domain.payment import ATTEMPT_TRANSITIONS, AttemptState
+from billing_jobs.domain.payment import ATTEMPT_TRANSITIONS, AttemptState, GatewayObject
 from billing_jobs.lifecycle import Engine
 from billing_jobs.testing import WORKER, FakeGateway, MemoryMailer, rescue_now, run_until_idle
 
@@ -335,6 +335,44 @@ def test_a_gateway_that_never_answers_ends_with_a_person_not_with_a_guess(
     run_until_idle(patient)
     assert query(database_url, "SELECT needs_person FROM charge_attempts") == [(True,)]
     assert len(gateway.journal) == 1
+
+
+def test_money_of_another_currency_is_never_applied(
+    engine: Engine, database_url: str, gateway: FakeGateway
+) -> None:
+    """The gateway took yen for a debt in euro: park it for a person, mark nothing as paid."""
+    (invoice_id,) = bill(engine, database_url, "pm_sandbox_ok")
+    odd = replace(engine.ports, gateway=_InYen(gateway))
+    patient = replace(
+        engine,
+        ports=replace(odd, policy=replace(odd.policy, reconcile_ladder_seconds=(0.05, 300.0))),
+    )
+
+    charge(patient, invoice_id)
+
+    assert query(database_url, "SELECT state FROM charge_attempts") == [("unknown",)]
+    assert query(database_url, "SELECT state, paid_minor FROM invoices") == [("open", 0)]
+    assert query(database_url, "SELECT count(*) FROM payments") == [(0,)]
+
+
+class _InYen:
+    """A gateway that answers in another currency."""
+
+    name = "sandbox"
+
+    def __init__(self, gateway: FakeGateway) -> None:
+        """Stand in front of a gateway."""
+        self.create = gateway.create
+        self.find = gateway.find
+        self._gateway = gateway
+
+    def confirm(self, reference: str, *, key: str) -> GatewayObject:
+        """Confirm, and tell it in yen."""
+        return replace(self._gateway.confirm(reference, key=key), currency="JPY")
+
+    def retrieve(self, reference: str) -> GatewayObject:
+        """Retrieve, and tell it in yen."""
+        return replace(self._gateway.retrieve(reference), currency="JPY")
 
 
 def test_the_trigger_knows_the_transition_table(engine: Engine, database_url: str) -> None:

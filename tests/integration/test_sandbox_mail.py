@@ -174,6 +174,8 @@ def test_what_our_mailer_sends_reads_back_as_it_was_meant(catcher: MailCatcherPr
 
     arrived = catcher.mails()[-1]
     plain, html = arrived.iter_parts()
+    on_disk = max((catcher.mailbox / "new").iterdir()).read_bytes()
+    assert on_disk.isascii(), "not every server takes eight bits"
     assert arrived["Subject"] == "Rechnung 7 ist fällig Bcc: everybody@example.com !"
     assert arrived["Bcc"] is None
     assert arrived["Message-ID"] == mail.message_id

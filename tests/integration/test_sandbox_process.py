@@ -7,31 +7,21 @@ mistake it is there to show.
 
 from __future__ import annotations
 
-import ast
-import json
-import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Thread
 from urllib.parse import urlencode
 
 import pytest
 import urllib3
+from support.scripted import request_bytes
 from support.wire import SandboxProcess, sandbox_process, wait_until
 
-import billing_jobs.sandbox
-from billing_jobs.sandbox import server as server_module
-from billing_jobs.sandbox.__main__ import main
-from billing_jobs.sandbox.app import App, Request
-from billing_jobs.sandbox.book import Book
-from billing_jobs.sandbox.journal import Journal, JournalDamaged, read_captures
-from billing_jobs.sandbox.server import SandboxServer
+from billing_jobs.sandbox.journal import read_captures
 
 _HEADERS = {
     "Authorization": "Bearer sk_test",
@@ -60,11 +50,6 @@ def confirm(sandbox: SandboxProcess, identifier: str, key: str) -> urllib3.BaseH
     url = f"{sandbox.url}/v1/payment_intents/{identifier}/confirm"
     headers = _HEADERS | {"Idempotency-Key": key}
     return sandbox.http.request("POST", url, headers=headers, timeout=30)
-
-
-def request_bytes(path: str, *headers: str, method: str = "GET") -> bytes:
-    """Return a request as it stands on the wire."""
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
 
 
 def spoken(sandbox: SandboxProcess, sent: bytes) -> bytes:
@@ -134,93 +119,6 @@ def confirm_all(sandbox: SandboxProcess, intents: list[str], answered: list[str]
         except urllib3.exceptions.HTTPError:
             return
         answered.append(identifier)
-
-
-@pytest.mark.parametrize("torn", [b'{"capture":{"charge":"ch_', b"\x00" * 60 + b"\n", b"7\n"])
-def test_a_torn_last_line_is_cut_off(tmp_path: Path, torn: bytes) -> None:
-    """Killed in the middle of a write, the book opens again without what nobody was told."""
-    path = tmp_path / "journal"
-    first, second = {"capture": {"charge": "ch_1"}}, {"capture": {"charge": "ch_2"}}
-    with closing(Journal(path)) as journal:
-        journal.sync(journal.write(first))
-    with path.open("ab") as file:
-        file.write(torn)
-    assert read_captures(path) == [first["capture"]]
-
-    with closing(Journal(path)) as journal:
-        journal.sync(journal.write(second))
-
-    with closing(Journal(path)) as journal:
-        assert list(journal.records()) == [first, second]
-
-
-def test_an_answer_is_on_the_disk_before_it_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a power cut nobody may hold an answer that the book does not know."""
-    path = tmp_path / "journal"
-    synced: list[int] = []
-    with closing(Journal(path)) as journal:
-        app = App(Book(journal, lambda: 0.0), lambda _seconds: None)
-        real = os.fsync
-        monkeypatch.setattr(os, "fsync", lambda file: (real(file), synced.append(size_of(path))))
-        body = "amount=1&currency=eur&payment_method=pm_sandbox_ok&confirm=true"
-        request = Request("POST", "/v1/payment_intents", "", {"authorization": "Bearer k"}, body)
-
-        assert app.answer(request).status == 200
-
-        assert synced == [size_of(path)]
-        journal.sync(size_of(path))
-        assert len(synced) == 1
-
-
-def size_of(path: Path) -> int:
-    """Return how many bytes are in a file."""
-    return path.stat().st_size
-
-
-def test_a_damaged_journal_stops_the_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In the middle nothing can be torn; a guess there would be a false oracle."""
-    journal = tmp_path / "journal"
-    journal.write_bytes(b'{"clock":{"offset_seconds":0,"key_lifetime_seconds":1}}\n???\n{"a":1}\n')
-
-    assert main(["--port", "0", "--journal", str(journal)]) == 2
-    assert "Line 2" in capsys.readouterr().err
-
-
-def test_a_book_with_two_charges_for_one_intent_is_refused(tmp_path: Path) -> None:
-    """It cannot happen; should it, everything stops before it is hidden."""
-    line = json.dumps({"capture": {"payment_intent": "pi_1"}})
-    (tmp_path / "journal").write_text(f"{line}\n{line}\n")
-    journal = Journal(tmp_path / "journal")
-
-    with pytest.raises(JournalDamaged, match="pi_1 was captured twice"):
-        Book(journal, lambda: 0.0)
-
-    journal.close()
-    journal.close()
-
-
-def test_two_sandboxes_cannot_share_a_journal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each would charge what the other has charged already."""
-    with closing(Journal(tmp_path / "journal")):
-        assert main(["--port", "0", "--journal", str(tmp_path / "journal")]) == 2
-
-    assert "--journal" in capsys.readouterr().err
-
-
-def test_a_taken_port_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A traceback is no answer to a user."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-
-        assert main(["--port", port, "--journal", str(tmp_path / "journal")]) == 2
-
-    assert "cannot start" in capsys.readouterr().err
 
 
 def test_a_full_disk_captures_nothing(tmp_path: Path) -> None:
@@ -330,116 +228,3 @@ def test_an_unfinished_body_is_let_go(sandbox: SandboxProcess) -> None:
         connection.shutdown(socket.SHUT_WR)
 
         assert connection.recv(100) == b""
-
-
-@contextmanager
-def server_here(tmp_path: Path, host: str = "127.0.0.1") -> Iterator[SandboxServer]:
-    """Run the server in this process, where its limits can be made small."""
-    stopping = threading.Event()
-    journal = Journal(tmp_path / "journal")
-    app = App(Book(journal, time.monotonic), stopping.wait)
-    server = SandboxServer((host, 0), app, stopping)
-    accepting = Thread(target=server.run)
-    accepting.start()
-    yield server
-    server.stop()
-    accepting.join(20)
-    journal.close()
-    assert not accepting.is_alive()
-
-
-def test_connections_above_the_limit_wait_for_their_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too many clients are slow clients, not lost ones; and a stop ends the waiting."""
-    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 1)
-    health = request_bytes("/sandbox/health")
-    with ExitStack() as connections, server_here(tmp_path) as server:
-        first, second, third = (
-            connections.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
-            for _ in range(3)
-        )
-        for connection in (first, second, third):
-            connection.sendall(health)
-        assert first.recv(20).startswith(b"HTTP/1.1 200")
-        second.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            second.recv(20)
-
-        first.close()
-
-        second.settimeout(20)
-        assert second.recv(20).startswith(b"HTTP/1.1 200")
-
-
-def test_an_intent_too_many_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of the sandbox has a bound, and the refusal says what to do."""
-    monkeypatch.setattr("billing_jobs.sandbox.app.INTENTS_MAX", 0)
-    with server_here(tmp_path) as server, urllib3.PoolManager(retries=False) as http:
-        url = f"http://127.0.0.1:{server.port}/v1/payment_intents"
-        answer = http.request("POST", url, body="amount=1&currency=eur", headers=_HEADERS)
-
-    assert answer.status == 503
-    assert "--journal" in answer.json()["error"]["message"]
-
-
-def test_a_bug_is_told_and_closes_the_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A client then knows nothing, which is the truth; the operator reads why."""
-
-    def broken(_app: App, _request: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(App, "answer", broken)
-    with (
-        server_here(tmp_path) as server,
-        socket.create_connection(("127.0.0.1", server.port), 20) as connection,
-    ):
-        connection.sendall(request_bytes("/v1/payment_intents"))
-
-        assert connection.recv(100) == b""
-
-    assert "a bug" in capsys.readouterr().err
-
-
-def test_it_listens_on_ipv6_too(tmp_path: Path) -> None:
-    """`localhost` is ::1 on some machines."""
-    with server_here(tmp_path, "::1") as server, urllib3.PoolManager(retries=False) as http:
-        assert http.request("GET", f"http://[::1]:{server.port}/sandbox/health").status == 200
-
-
-def test_the_oldest_keys_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bound for keys, too; what is forgotten early is what Stripe would forget first."""
-    monkeypatch.setattr("billing_jobs.sandbox.book.KEYS_MAX", 2)
-    journal = Journal(tmp_path / "journal")
-    book = Book(journal, lambda: 0.0)
-    for key in ("first", "second", "third"):
-        answer = {"fingerprint": "f", "status": 200, "body": "{}", "saved_at": 0.0}
-        book.record({"answer": {"key": key, "answer": answer}})
-    journal.close()
-
-    assert book.answer_under("first") is None
-    assert book.answer_under("third") is not None
-
-
-def test_the_gateway_needs_nothing_but_the_standard_library() -> None:
-    """The other side of the wire shares no code with ours: a shared mistake would hide in both."""
-    directory = Path(billing_jobs.sandbox.__file__).parent
-    imported = set()
-    for path in directory.glob("*.py"):
-        if path.name == "mail.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                imported.add(node.module)
-            elif isinstance(node, ast.Import):
-                imported |= {name.name for name in node.names}
-
-    foreign = {
-        name
-        for name in imported
-        if name.partition(".")[0] not in sys.stdlib_module_names
-        and not name.startswith("billing_jobs.sandbox")
-    }
-    assert not foreign

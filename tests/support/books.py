@@ -40,6 +40,7 @@ def bill(
     *tokens: str,
     email: str = "customer{n}@example.com",
     amount: int = 4900,
+    first: int = 1,
 ) -> list[UUID]:
     """
     Import a customer a token and issue its invoice; return the invoices' ids in the tokens' order.
@@ -51,7 +52,7 @@ def bill(
     database = Database(database_url)
     try:
         book = parse_book(
-            book_text(*tokens, email=email, amount=amount),
+            book_text(*tokens, email=email, amount=amount, first=first),
             file_format="csv",
             file_name="book.csv",
         )

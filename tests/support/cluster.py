@@ -8,8 +8,9 @@ journal, never our tables.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -26,6 +27,7 @@ from support.waiting import DEADLINE_SECONDS, until
 from support.wire import SandboxProcess, sandbox_process
 
 from billing_jobs import lifecycle
+from billing_jobs.adapters.doorbell import BrokerDoorbell
 from billing_jobs.config import child_environment
 from billing_jobs.embedded.postgres import EmbeddedPostgres
 from billing_jobs.embedded.valkey import EmbeddedValkey
@@ -66,8 +68,14 @@ class Cluster:
     engine: Engine
 
     def bill(self, *tokens: str) -> list[UUID]:
-        """Bill a customer a token; the invoices' charges are pending. Call it before any worker."""
-        return books.bill(self.engine, self.database_url, *tokens)
+        """
+        Bill a customer a token, without a ring; return the new invoices in the tokens' order.
+
+        Where a beat or a worker may be quicker than the test, their charges are not waited for.
+        """
+        known = books.invoices(self.database_url)
+        books.bill(self.engine, self.database_url, *tokens, first=len(known) + 1)
+        return books.invoices(self.database_url)[len(known) :]
 
     def start(self, *options: str, concurrency: int = 1) -> None:
         """Start a beat and a worker, both at once, and wait until they work."""
@@ -79,14 +87,25 @@ class Cluster:
         """Record a job without a ring."""
         return lifecycle.enqueue(self.engine, kind, arguments, Options(**options)).id
 
+    def ring(self, queue: str) -> None:
+        """Ring as a service does, for a test without a beat."""
+        doorbell = BrokerDoorbell(
+            self.broker.url,
+            backlog=10,
+            timeout_seconds=5.0,
+            pause_seconds=0.0,
+            steady_seconds=time.monotonic,
+        )
+        assert doorbell.ring(queue)
+
     def open_gate(self, name: str) -> None:
         """Let a job of the gated kind pass."""
         (self.directory / name).touch()
 
-    def gated(self, name: str, **options: Any) -> UUID:  # noqa: ANN401 - passed on by name
+    def gated(self, name: str, *, kind: str = "test_gated", **options: Any) -> UUID:  # noqa: ANN401 - passed on by name
         """Record a job that runs until its gate is opened."""
         arguments = {"directory": str(self.directory), "name": name}
-        return self.enqueue("test_gated", arguments, **options)
+        return self.enqueue(kind, arguments, **options)
 
     def running_on(self, name: str) -> str:
         """Return the worker that runs a gated job by now; empty when none does."""
@@ -146,10 +165,16 @@ class Cluster:
             waiting = [json.loads(item) for key in lists for item in client.lrange(key, 0, -1)]
             return waiting + [json.loads(item)[0] for item in client.hvals("unacked")]
 
-    def calling(self, environment: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that has our settings."""
+        return {**child_environment(self.processes.settings), **self.processes.environment}
+
+    def calling(
+        self, environment: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[Caller]:
         """Run a process of another service, with our settings unless others are given."""
-        ours = {**child_environment(self.processes.settings), **self.processes.environment}
-        return caller(self.directory, ours if environment is None else environment)
+        return caller(self.directory, self.environment if environment is None else environment)
 
 
 @contextmanager

@@ -77,6 +77,9 @@ class JobBench(Protocol):
     def audit(self, job_id: UUID) -> list[AuditLine]:
         """Return the audit trail of a job."""
 
+    def standings(self) -> dict[UUID, tuple[str, int]]:
+        """Return the state and the version of every job."""
+
 
 class MemoryBench:
     """The store in memory, on a clock that stands still."""
@@ -128,6 +131,10 @@ class MemoryBench:
             )
             for line in self.store.audit(job_id)
         ]
+
+    def standings(self) -> dict[UUID, tuple[str, int]]:
+        """Return the state and the version of every job."""
+        return {view.id: (view.state, view.version) for view in self.store.all_jobs()}
 
 
 class PostgresBench:
@@ -186,6 +193,11 @@ class PostgresBench:
             id=job_id,
         )
         return [AuditLine(**row) for row in rows]
+
+    def standings(self) -> dict[UUID, tuple[str, int]]:
+        """Return the state and the version of every job."""
+        rows = self.sql("SELECT id, state, version FROM jobs")
+        return {row["id"]: (row["state"], row["version"]) for row in rows}
 
     @contextmanager
     def impatient(self, lock_seconds: float) -> Iterator[PostgresJobStore]:

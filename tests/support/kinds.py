@@ -7,11 +7,11 @@ its path, which `plug_in` writes into a directory of the test's own.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from uuid import UUID
 
 from billing_jobs.bootstrap import ENTRY_POINTS, load_registry
 from billing_jobs.domain.job import ClaimedJob
@@ -21,6 +21,9 @@ from billing_jobs.registry import Arguments, JobKind, Registry
 
 #: A gate that nobody opens lets its job go on after this long.
 GATE_SECONDS = 60.0
+
+#: How often a job looks at its gate.
+LOOK_SECONDS = 0.02
 
 
 class NoArguments(Arguments):
@@ -41,17 +44,33 @@ def execute_broken(_job: ClaimedJob, _ports: Ports) -> Outcome:
 
 def execute_gated(job: ClaimedJob, _ports: Ports) -> Outcome:
     """Say that it runs, and wait until the test opens the gate."""
-    gate = Path(str(job.arguments["directory"])) / str(job.arguments["name"])
-    gate.with_suffix(".running").write_text(job.worker, encoding="utf-8")
-    deadline = time.monotonic() + GATE_SECONDS
+    gate, deadline = _arrive(job), time.monotonic() + GATE_SECONDS
     while not gate.exists() and time.monotonic() < deadline:
-        threading.Event().wait(0.02)
+        threading.Event().wait(LOOK_SECONDS)
     return Completed({"outcome": "passed"})
 
 
+def execute_stubborn(job: ClaimedJob, _ports: Ports) -> Outcome:
+    """Wait at the gate, and do not hear that the process is to end."""
+    gate, deadline = _arrive(job), time.monotonic() + GATE_SECONDS
+    while not gate.exists() and time.monotonic() < deadline:
+        with contextlib.suppress(SystemExit):
+            threading.Event().wait(LOOK_SECONDS)
+    return Completed({"outcome": "passed"})
+
+
+def _arrive(job: ClaimedJob) -> Path:
+    gate = Path(str(job.arguments["directory"])) / str(job.arguments["name"])
+    gate.with_suffix(".running").write_text(job.worker, encoding="utf-8")
+    return gate
+
+
 BROKEN = JobKind("test_broken", execute_broken, NoArguments)
+#: Spends its attempts in 5 s.
+BROKEN_SHORTLY = JobKind("test_broken_shortly", execute_broken, NoArguments, max_attempts=3)
 GATED = JobKind("test_gated", execute_gated, Gate)
-KINDS = (BROKEN, GATED)
+STUBBORN = JobKind("test_stubborn", execute_stubborn, Gate)
+KINDS = (BROKEN, BROKEN_SHORTLY, GATED, STUBBORN)
 
 
 def with_test_kinds() -> Registry:

@@ -110,3 +110,8 @@ def http_answer(status: int, body: bytes, *headers: str) -> bytes:
     """Return an HTTP answer as it stands on the wire."""
     head = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(head).encode() + body
+
+
+def request_bytes(path: str, *headers: str, method: str = "GET") -> bytes:
+    """Return a request as it stands on the wire."""
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()

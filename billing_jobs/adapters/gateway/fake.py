@@ -50,8 +50,10 @@ _BEFORE = frozenset(
         "not_sent",
     }
 )
+#: Executed, but the answer is about something else.
+_LIES = frozenset({"wrong_amount", "wrong_currency"})
 #: Every fault by name; `decline_<code>` besides. `not_sent` is for `script` only.
-FAULTS = _BEFORE | _AFTER | _STATUS_BY_FAULT.keys() | {"partial"}
+FAULTS = _BEFORE | _AFTER | _STATUS_BY_FAULT.keys() | _LIES | {"partial", "slow"}
 #: Answers that the gateway keeps under the key: it had begun to execute.
 _SAVED = frozenset({"error_before_charge", "error_after_charge"})
 #: Strikes before the idempotency layer is asked.
@@ -222,9 +224,9 @@ class FakeGateway:
             raise _raised(fault, operation)
         told = execute()
         self._saved[key] = _Saved(request, None if fault in _SAVED else told)
-        if fault in _AFTER:
+        if fault in _AFTER or (fault in _LIES and operation == "create"):
             raise _raised(fault, operation)
-        return told
+        return _as_told(told, fault)
 
     def _made(self, instruction: PaymentInstruction) -> GatewayObject:
         told = GatewayObject(
@@ -331,6 +333,14 @@ def _replayed(saved: _Saved, request: tuple[object, ...]) -> GatewayObject:
     if saved.told is None:
         raise _raised("error_before_charge", str(request[0]))
     return replace(saved.told, replayed=True)
+
+
+def _as_told(told: GatewayObject, fault: str) -> GatewayObject:
+    if fault == "wrong_currency":
+        return replace(told, currency="XOF")
+    if fault == "wrong_amount":
+        return replace(told, amount_minor=int(f"1{told.amount_minor}"))
+    return told
 
 
 def _raised(fault: str, operation: str) -> GatewayError:

@@ -36,7 +36,8 @@ ApplyEffect = Callable[[ClaimedJob, Effect], None]
 
 @dataclass(slots=True)
 class _Lane:
-    queue: str
+    #: None until the first job tells it: a test may pause a lane before.
+    queue: str | None = None
     paused: bool = False
     closed_until: datetime | None = None
 
@@ -192,7 +193,8 @@ class MemoryJobStore:
         with self._lock:
             now = self._clock.now()
             due = (row for row in self._claimable(now) if row.run_at <= now)
-            return sorted({self._lanes[row.job.lane].queue for row in due})
+            queues = (self._lanes[row.job.lane].queue for row in due)
+            return sorted({queue for queue in queues if queue is not None})
 
     def next_due_seconds(self) -> float | None:
         """Return how far away the next due job is."""
@@ -250,6 +252,11 @@ class MemoryJobStore:
             row = self._rows.get(job_id)
             return None if row is None else row.view()
 
+    def all_jobs(self) -> list[JobView]:
+        """Return every job, in the order of recording."""
+        with self._lock:
+            return [row.view() for row in self._rows.values()]
+
     def attempts(self, job_id: UUID) -> list[AttemptView]:
         """Return the runs of one job."""
         with self._lock:
@@ -278,7 +285,7 @@ class MemoryJobStore:
             self._lanes[lane] = _Lane(self._lane(lane).queue)
 
     def _lane(self, lane: str) -> _Lane:
-        return self._lanes.setdefault(lane, _Lane(lane))
+        return self._lanes.setdefault(lane, _Lane())
 
     def _insert(self, job: NewJob) -> Recorded:
         slot = None if job.key is None else (job.tenant, job.kind, job.key)
@@ -286,7 +293,8 @@ class MemoryJobStore:
         created = first == job.id and job.id not in self._rows
         if created:
             self._rows[job.id] = Row.made(job, self._clock.now())
-            self._lanes.setdefault(job.lane, _Lane(job.queue))
+            lane = self._lane(job.lane)
+            lane.queue = lane.queue or job.queue
             if slot is not None:
                 self._keys[slot] = job.id
         return Recorded(first, created=created, queue=job.queue)

@@ -1,0 +1,128 @@
+"""What Flower is told: every job as a task of its own, with ids only, and only if somebody asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from celery import Celery
+from support.cluster import Cluster, cluster
+from support.waiting import until
+
+from billing_jobs.embedded.postgres import EmbeddedPostgres
+
+#: How long one round of listening takes before it looks whether it is to end.
+ROUND_SECONDS = 0.5
+
+
+class Watcher:
+    """Takes every event from the broker, as Flower does."""
+
+    def __init__(self, url: str) -> None:
+        """Start listening; `events` grows."""
+        self.events: list[dict[str, Any]] = []
+        self.listening, self._over = threading.Event(), threading.Event()
+        self._app = Celery("watcher", broker=url, set_as_current=False)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._over.set()
+        self._thread.join()
+        self._app.close()
+
+    def of(self, job_id: UUID) -> list[dict[str, Any]]:
+        """Return the events of one job, in the order in which they came."""
+        return [event for event in self.events if event.get("uuid") == str(job_id)]
+
+    def _run(self) -> None:
+        with self._app.connection_for_read() as connection:
+            receiver = self._app.events.Receiver(connection, {"*": self.events.append})
+            with receiver.consumer_context() as (_connection, _channel, _consumers):
+                self.listening.set()
+                while not self._over.is_set():
+                    try:
+                        connection.drain_events(timeout=ROUND_SECONDS)
+                    except TimeoutError:
+                        continue
+
+
+@pytest.fixture(scope="module")
+def made(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
+) -> Iterator[Cluster]:
+    """A cluster with a worker that tells events and one that does not, each with its queues."""
+    with cluster(tmp_path_factory.mktemp("events"), postgres_server) as started:
+        watched = started.processes.launch_worker("-E", "-Q", "charges,default")
+        silent = started.processes.launch_worker("-Q", "reminders")
+        for worker in (watched, silent):
+            started.processes.wait_ready(worker)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def watcher(made: Cluster) -> Iterator[Watcher]:
+    """Somebody who listens from the first job on."""
+    started = Watcher(made.broker.url)
+    assert started.listening.wait(30)
+    yield started
+    started.close()
+
+
+def test_a_job_that_succeeds_is_received_started_and_succeeded_under_its_own_name(
+    made: Cluster, watcher: Watcher
+) -> None:
+    """One drain runs many jobs; Flower must show the jobs, with ids and nothing personal."""
+    (invoice_id,) = made.bill("pm_sandbox_ok")
+    ((job_id,),) = made.query("SELECT id FROM jobs WHERE kind = 'charge'")
+    made.ring("charges")
+
+    until(lambda: len(watcher.of(job_id)) >= 3, "the events of a charge")
+    received, started, succeeded = watcher.of(job_id)
+
+    names = [event["type"] for event in (received, started, succeeded)]
+    assert names == ["task-received", "task-started", "task-succeeded"]
+    assert received["name"] == "billing.charge"
+    assert received["kwargs"] == repr({"invoice_id": str(invoice_id)})
+    assert received["args"] == "[]"
+    assert received["hostname"] == "worker0@test"
+    assert succeeded["result"] == "completed"
+
+
+def test_a_job_that_fails_is_told_as_retried_and_failed_with_its_reason(
+    made: Cluster, watcher: Watcher
+) -> None:
+    """Failures are what people open Flower for."""
+    invoice_id = uuid4()
+    refused = made.enqueue("charge", {"invoice_id": invoice_id})
+    retried = made.enqueue("test_broken", {})
+    for queue in ("charges", "default"):
+        made.ring(queue)
+
+    until(lambda: len(watcher.of(refused)) >= 3, "the events of a refused charge")
+    until(lambda: len(watcher.of(retried)) >= 3, "the events of a job that runs again")
+
+    assert watcher.of(refused)[-1]["type"] == "task-failed"
+    assert str(invoice_id) in watcher.of(refused)[-1]["exception"]
+    assert watcher.of(retried)[-1]["type"] == "task-retried"
+    assert watcher.of(retried)[0]["retries"] == 0
+
+
+def test_the_drain_itself_and_a_worker_without_the_option_tell_nothing(
+    made: Cluster, watcher: Watcher
+) -> None:
+    """A bell is no task; and events cost, so they are only for those who watch."""
+    silent = made.enqueue("reminder", {"invoice_id": uuid4()})
+    made.ring("reminders")
+    assert made.ended(silent) == "failed"
+    told = made.enqueue("charge", {"invoice_id": uuid4()})
+    made.ring("charges")
+
+    until(lambda: len(watcher.of(told)) >= 3, "events that came later")
+
+    assert watcher.of(silent) == []
+    assert "billing.drain" not in {event.get("name") for event in watcher.events}
