@@ -30,8 +30,9 @@ class BrokerDoorbell:
     `Doorbell` over Redis or Valkey.
 
     Each thread of each process has its own connection, made at its first ring. After a ring that
-    failed the process rings no more for `pause_seconds`: the dispatcher rings anyway, and a frozen
-    broker costs the time-out once and not on each call.
+    failed, or that took longer than the time-out in all its steps, the process rings no more for
+    `pause_seconds`: the dispatcher rings anyway, and a frozen or slow broker costs the time-out
+    once and not on each call.
     """
 
     def __init__(
@@ -61,17 +62,23 @@ class BrokerDoorbell:
         Crash safety: writes nothing that matters; lost or sent twice, a worker looks into the queue
         and claims what is due, or nothing.
         """
-        if self._steady_seconds() < self._silent_until_seconds:
+        started_seconds = self._steady_seconds()
+        if started_seconds < self._silent_until_seconds:
             return False
         try:
             producer = self._producer()
             if self._waiting(producer, queue) < self._backlog:
                 self._publish(producer, queue)
         except BROKER_ERRORS + self._channel_errors():
-            self._silent_until_seconds = self._steady_seconds() + self._pause_seconds
+            self._pause()
             self._hang_up()
             return False
+        if self._steady_seconds() - started_seconds > self._timeout_seconds:
+            self._pause()
         return True
+
+    def _pause(self) -> None:
+        self._silent_until_seconds = self._steady_seconds() + self._pause_seconds
 
     def _waiting(self, producer: Producer, queue: str) -> int:
         try:

@@ -29,6 +29,9 @@ STOP_SLACK_SECONDS = 5.0
 #: Members without which a run goes on.
 OPTIONAL = frozenset({"flower"})
 
+#: Members that start once the book is billed.
+LATER = frozenset({"beat", "mail"})
+
 #: Who signs in to Flower.
 FLOWER_USER = "ops"
 
@@ -59,6 +62,8 @@ class Stack:
     """The members, in the order of their start, and where they listen."""
 
     members: ProcessSet
+    #: What the first jobs do without, so that they need not share the processor with its start.
+    later: ProcessSet
     addresses: Addresses
     #: None without the extra `flower`.
     flower_port: int | None
@@ -75,7 +80,7 @@ def assemble(
     """
     Put the members together; nothing is started.
 
-    Workers, beat and Flower start while Postgres still initialises: they wait for it by themselves.
+    Workers and Flower start while Postgres still initialises: they wait for it by themselves.
     """
     sockets = data_dir.sockets()
     logs = data_dir.directory("logs")
@@ -92,14 +97,17 @@ def assemble(
     )
     environment = child_environment({**overrides, **addresses.settings()})
     has_flower = find_spec("flower") is not None
+    processes = _processes(settings, data_dir, ports=ports, environment=environment, logs=logs)
     members: list[Supervised | ProcessSpec] = [
         *(server for server in servers if server.name == "valkey"),
-        *_processes(settings, data_dir, ports=ports, environment=environment, logs=logs),
         *([_flower(data_dir, addresses, environment, logs / "flower.log")] if has_flower else []),
+        *(spec for spec in processes if spec.name not in LATER),
         *(server for server in servers if server.name == "postgres"),
     ]
+    later = [spec for spec in processes if spec.name in LATER]
     return Stack(
         members=ProcessSet(members, on_event=on_event, stop_order=_stop_order(members)),
+        later=ProcessSet(later, on_event=on_event),
         addresses=addresses,
         flower_port=flower_port if has_flower else None,
     )
@@ -223,6 +231,6 @@ def _flower_password(data_dir: DataDir) -> str:
 
 def _stop_order(members: list[Supervised | ProcessSpec]) -> tuple[str, ...]:
     """Workers drain first, servers go last."""
-    order = ("worker", "beat", "flower", "sandbox", "mail", "valkey", "postgres")
+    order = ("worker", "flower", "sandbox", "valkey", "postgres")
     names = {member.name for member in members}
     return tuple(name for name in order if name in names)

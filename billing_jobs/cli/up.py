@@ -123,17 +123,19 @@ def _run(
     try:
         made.members.start()
         migrations.upgrade(made.addresses.database_url)
-        directory.publish(_facts(made))
         with _runtime({**overrides, **made.addresses.settings()}) as runtime:
             _tell_addresses(made.addresses, show, flower=_await_flower(made, stop))
             if wish.book is not None:
                 _bill(runtime, wish.book, show)
+            made.later.start()
+            directory.publish(_facts(made))
             _watch(runtime, made, wish, show=show, stop=stop)
             summary = run_report.summarise(
                 runtime.reports, started_at=started_at, sandbox_url=made.addresses.sandbox_url
             )
     finally:
         show.note("stopping")
+        made.later.stop()
         made.members.stop()
     show.summary(summary)
     return summary.healthy or not wish.exit_when_idle
@@ -169,7 +171,11 @@ def _watch(
     clock = runtime.engine.clock
     deadline = clock.steady_seconds() + wish.deadline_seconds
     while not stop.event.wait(LOOK_SECONDS):
-        down = [name for name in made.members.watch() if name not in stack.OPTIONAL]
+        down = [
+            name
+            for name in (*made.members.watch(), *made.later.watch())
+            if name not in stack.OPTIONAL
+        ]
         if down:
             raise ServerFailed(f"{', '.join(down)} cannot be kept running; see the logs.")
         unsettled = runtime.reports.unsettled(
@@ -213,7 +219,7 @@ def _facts(made: stack.Stack) -> dict[str, object]:
     return {
         **made.addresses.settings(),
         "flower_url": made.addresses.flower_url,
-        "pids": made.members.pids,
+        "pids": {**made.members.pids, **made.later.pids},
     }
 
 

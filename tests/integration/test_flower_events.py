@@ -42,11 +42,11 @@ class Watcher:
     def _run(self) -> None:
         with self._app.connection_for_read() as connection:
             receiver = self._app.events.Receiver(connection, {"*": self.events.append})
-            with receiver.consumer_context() as (_connection, _channel, _consumers):
+            with receiver.consumer_context() as (drained, _channel, _consumers):
                 self.listening.set()
                 while not self._over.is_set():
                     try:
-                        connection.drain_events(timeout=ROUND_SECONDS)
+                        drained.drain_events(timeout=ROUND_SECONDS)
                     except TimeoutError:
                         continue
 
@@ -78,7 +78,11 @@ def test_a_job_that_succeeds_is_received_started_and_succeeded_under_its_own_nam
 ) -> None:
     """One drain runs many jobs; Flower must show the jobs, with ids and nothing personal."""
     (invoice_id,) = made.bill("pm_sandbox_ok")
-    ((job_id,),) = made.query("SELECT id FROM jobs WHERE kind = 'charge'")
+    ((job_id,),) = made.query(
+        "SELECT id FROM jobs WHERE kind = 'charge' AND arguments ->> 'invoice_id' = %s",
+        str(invoice_id),
+    )
+    assert isinstance(job_id, UUID)
     made.ring("charges")
 
     until(lambda: len(watcher.of(job_id)) >= 3, "the events of a charge")

@@ -41,7 +41,10 @@ def test_get_waits_for_the_row_and_returns_its_result(caller: Caller, made: Clus
     """Celery would answer None at once for a task whose results it ignores."""
     (invoice_id,) = made.bill("pm_sandbox_ok")
 
-    result = caller.value(f"handle = charge.delay('{invoice_id}')\nhandle.get(timeout=30)")
+    caller.value(f"handle = charge.delay('{invoice_id}')\nhandle.id")
+    # The charge was there before, without a ring, and there is no beat here.
+    made.ring("charges")
+    result = caller.value("handle.get(timeout=30)")
 
     assert result["outcome"] == "succeeded"
     assert caller.value("handle.state") == "SUCCESS"

@@ -170,6 +170,11 @@ class Cluster:
         """The environment of a process that has our settings."""
         return {**child_environment(self.processes.settings), **self.processes.environment}
 
+    def rings(self, queue: str) -> int:
+        """Return how many rings wait in a queue."""
+        with Redis(unix_socket_path=str(self.broker.socket)) as client:
+            return int(client.llen(queue))
+
     def calling(
         self, environment: Mapping[str, str] | None = None
     ) -> AbstractContextManager[Caller]:

@@ -75,10 +75,16 @@ class Processes:
 
     def beat(self) -> subprocess.Popen[bytes]:
         """Start a beat and wait until its dispatcher runs."""
-        process = self._celery("beat", "--loglevel=INFO")
+        process = self.launch_beat()
         log = self.log_of(process)
         until(lambda: says(log, "beat.started"), f"a beat that is started, see {log}")
         return process
+
+    def launch_beat(
+        self, settings: Mapping[str, object] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a beat and do not wait for it."""
+        return self._celery("beat", "--loglevel=INFO", settings=settings)
 
     def start(self, *argv: str) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a Python module of ours; return it with its log."""

@@ -1,0 +1,148 @@
+"""The beat as a process: it rings for what is due, frees what is stuck, and says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from redis import Redis
+from support.cluster import Cluster, cluster
+from support.processes import kill, says
+from support.waiting import until
+
+from billing_jobs import lifecycle
+from billing_jobs.embedded.postgres import EmbeddedPostgres
+from billing_jobs.lifecycle import Engine, Options
+from billing_jobs.testing import RecordingDoorbell
+from billing_jobs.worker.beat import LOOK_SECONDS, Dispatcher
+
+#: A job in the hands of a worker that is no more.
+ABANDON = """
+    UPDATE jobs
+    SET state = 'running', attempt = 1, token = nextval('job_tokens'), worker = 'gone@test',
+        started_at = now(), lease_until = now()
+    WHERE id = %s
+"""
+
+
+@pytest.fixture(scope="module")
+def made(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
+) -> Iterator[Cluster]:
+    """A cluster with two beats and no worker: what they ring for stays where it can be seen."""
+    with cluster(tmp_path_factory.mktemp("beat"), postgres_server) as started:
+        for _ in range(2):
+            started.processes.beat()
+        yield started
+
+
+def test_two_beats_ring_for_what_is_due_and_leave_few_rings_behind(made: Cluster) -> None:
+    """A lost ring is made good by any beat; ten beats must not be ten times the noise."""
+    job_id = made.gated("due", queue="maintenance")
+
+    until(lambda: made.rings("maintenance"), "a ring")
+    # Two rings may wait by the settings; each beat may have counted before the other one rang.
+    until(lambda: made.rings("maintenance") >= 2, "a second ring")
+
+    assert made.rings("maintenance") <= 4
+    _end(made, job_id)
+
+
+def test_a_job_that_is_not_due_rings_nobody_before_its_time(made: Cluster) -> None:
+    """Retries, collections and reminders wait for hours; a bell before the time wakes for nothing."""
+    job_id = made.gated("later", queue="invoices", delay_seconds=1.5)
+    made.query("SELECT pg_sleep(1)")
+    early = made.rings("invoices")
+
+    until(lambda: made.rings("invoices"), "a ring")
+
+    assert early == 0
+    assert made.query("SELECT run_at <= clock_timestamp() FROM jobs WHERE id = %s", job_id) == [
+        (True,)
+    ]
+    _end(made, job_id)
+
+
+def test_a_frozen_broker_does_not_keep_a_beat_from_freeing_jobs(made: Cluster) -> None:
+    """Celery's own beat hangs in its producer with the broker; ours has a lease to look after."""
+    job_id = made.gated("abandoned", queue="reminders")
+    pid = made.broker.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        made.query(ABANDON, job_id)
+        until(lambda: made.state(job_id) == "pending", "a rescue")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    (run,) = made.engine.store.attempts(job_id)
+    assert (run.outcome, run.worker) == ("lease_expired", "gone@test")
+    _end(made, job_id)
+
+
+def test_when_a_beat_is_killed_the_other_goes_on_and_one_that_is_stopped_says_so(
+    made: Cluster,
+) -> None:
+    """No beat is the leader: there is nothing to elect and nothing to wait for."""
+    killed, stopped = made.processes.beat(), made.processes.beat()
+    kill(killed)
+
+    status = made.processes.stop(stopped)
+
+    assert status == 0
+    assert made.processes.log_of(stopped).read_text().count("beat.stopped") == 1
+    job_id = made.gated("after the kill", queue="charges")
+    until(lambda: made.rings("charges"), "a ring")
+    _end(made, job_id)
+
+
+def test_a_beat_that_cannot_do_its_work_ends_and_is_not_silent(
+    made: Cluster, postgres_server: EmbeddedPostgres
+) -> None:
+    """Alive and useless is the worst: no retry runs, and the supervisor sees a process."""
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE not_migrated TEMPLATE template0")
+    url = postgres_server.url.replace("/postgres?", "/not_migrated?")
+
+    beat = made.processes.launch_beat(settings={"database_url": url})
+    status = beat.wait(timeout=30)
+
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
+        connection.execute("DROP DATABASE not_migrated WITH (FORCE)")
+    assert status == 1
+    assert says(made.processes.log_of(beat), "the dispatcher's thread died; beat ends")
+
+
+def test_a_turn_rings_once_a_queue_and_says_when_to_look_again(engine: Engine) -> None:
+    """The pause follows the next due job, never shorter than asked and never long."""
+    doorbell = engine.doorbell
+    assert isinstance(doorbell, RecordingDoorbell)
+    dispatcher = Dispatcher(engine, interval_seconds=0.05)
+    assert dispatcher.turn() == LOOK_SECONDS
+    for priority in (0, 4, 9):
+        options = Options(delay_seconds=0.12, priority=priority)
+        lifecycle.enqueue(engine, "charge", {"invoice_id": uuid4()}, options)
+
+    pause = dispatcher.turn()
+    quiet = list(doorbell.rings)
+    until(lambda: engine.store.next_due_seconds() == 0, "due jobs")
+    again = dispatcher.turn()
+
+    assert 0.05 <= pause <= 0.12
+    assert quiet == []
+    assert doorbell.rings == ["charges"]
+    assert again == 0.05
+    assert not dispatcher.alive
+    dispatcher.stop()
+    assert dispatcher.stopped
+
+
+def _end(made: Cluster, job_id: UUID) -> None:
+    """Take the job and its rings away, for the other tests."""
+    assert made.engine.store.cancel(job_id, actor="test", reason="seen") == "cancelled"
+    with Redis(unix_socket_path=str(made.broker.socket)) as client:
+        client.flushall()
