@@ -160,7 +160,7 @@ class Settings(BaseSettings):
     ] = 0.1
     drain_slice_seconds: Annotated[
         Seconds, within(0.1, 300, "How long one drain claims before it rings for the next.")
-    ] = 5.0
+    ] = 0.5
     ring_backlog: Annotated[
         Whole, within(1, 100, "Rings waiting in a queue at which no further ring is sent.")
     ] = 2

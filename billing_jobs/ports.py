@@ -182,8 +182,10 @@ class PaymentGateway(Protocol):
     def create(self, instruction: PaymentInstruction, *, key: str) -> GatewayObject:
         """Create an unconfirmed object; moves no money."""
 
-    def confirm(self, reference: str, *, key: str) -> GatewayObject:
-        """Collect the money; a decline is an answer, not an error."""
+    def confirm(
+        self, reference: str, *, key: str, payment_token: str | None = None
+    ) -> GatewayObject:
+        """Collect the money from a payment method; a decline is an answer, not an error."""
 
     def retrieve(self, reference: str) -> GatewayObject:
         """Read one object; never moves money."""

@@ -16,7 +16,7 @@ from billing_jobs import lifecycle
 from billing_jobs.bootstrap import Runtime
 from billing_jobs.cli import connect, console
 from billing_jobs.domain.errors import IllegalTransition, NotFound
-from billing_jobs.domain.job import JobView
+from billing_jobs.domain.job import JobState, JobView
 
 app = console.new_app("Look at jobs, cancel them, and decide about dead letters.")
 
@@ -32,7 +32,7 @@ PAGE_MAX = 1000
 @app.command("list")
 def list_jobs(
     *,
-    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     kind: Annotated[str | None, typer.Option(help="Only jobs of this kind.")] = None,
     after: Annotated[UUID | None, typer.Option(help="Go on after this id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Rows at most.")] = 50,

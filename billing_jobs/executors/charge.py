@@ -107,7 +107,8 @@ def _confirmed(
         return known
     reference = look_up.payment_object(job, ports, attempt, found)
     ports.lease.check()
-    return look_up.answered(attempt, ports.gateway.confirm(reference, key=attempt.key))
+    answer = ports.gateway.confirm(reference, key=attempt.key, payment_token=attempt.payment_token)
+    return look_up.answered(attempt, answer)
 
 
 def _in_doubt(ports: Ports, attempt: ChargeAttempt, error: GatewayOutcomeUnknown) -> Unknown:

@@ -70,7 +70,6 @@ def payment_object(
         instruction = PaymentInstruction(
             amount_minor=attempt.amount_minor,
             currency=attempt.currency,
-            payment_token=attempt.payment_token,
             metadata=(("invoice_id", str(attempt.invoice_id)), ("tenant", job.tenant)),
         )
         found = ports.gateway.create(instruction, key=attempt.object_key)

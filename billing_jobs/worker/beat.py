@@ -119,7 +119,8 @@ class Scheduler(beat.Scheduler):
     def tick(self, *_args: object, **_kwargs: object) -> float:
         """Return the pause until the next tick; ends beat when the dispatcher died."""
         if not self._dispatcher.alive:
-            raise SystemExit(
+            # Celery makes status 0 of a SystemExit, and whoever restarts failures would not see it.
+            raise RuntimeError(
                 "Bug: the dispatcher's thread died; beat ends so that it is restarted."
             )
         return LOOK_SECONDS

@@ -186,7 +186,6 @@ CREATE TABLE payment_objects (
     gateway text NOT NULL,
     currency text NOT NULL,
     amount_minor bigint NOT NULL,
-    payment_token text NOT NULL,
     gateway_reference text,
     cancelled boolean NOT NULL DEFAULT false,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -206,6 +205,7 @@ CREATE TABLE charge_attempts (
     state text NOT NULL DEFAULT 'created',
     currency text NOT NULL,
     amount_minor bigint NOT NULL,
+    payment_token text NOT NULL,
     idempotency_key text NOT NULL UNIQUE,
     request_sha256 text NOT NULL,
     job_id uuid NOT NULL,
@@ -240,11 +240,14 @@ CREATE INDEX charge_attempts_in_doubt ON charge_attempts (next_probe_at)
 
 CREATE FUNCTION guard_charge_attempt() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (NEW.amount_minor, NEW.currency, NEW.idempotency_key, NEW.request_sha256, NEW.invoice_id)
-        IS DISTINCT FROM
-        (OLD.amount_minor, OLD.currency, OLD.idempotency_key, OLD.request_sha256, OLD.invoice_id)
-    THEN
-        RAISE EXCEPTION 'charge attempt %: amount, currency, key and request never change', OLD.id
+    IF (
+        NEW.amount_minor, NEW.currency, NEW.payment_token, NEW.idempotency_key,
+        NEW.request_sha256, NEW.invoice_id
+    ) IS DISTINCT FROM (
+        OLD.amount_minor, OLD.currency, OLD.payment_token, OLD.idempotency_key,
+        OLD.request_sha256, OLD.invoice_id
+    ) THEN
+        RAISE EXCEPTION 'charge attempt %: money, method, key and request never change', OLD.id
             USING ERRCODE = 'check_violation';
     END IF;
     IF NEW.token < OLD.token THEN

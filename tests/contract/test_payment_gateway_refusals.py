@@ -72,12 +72,12 @@ def test_an_object_that_nobody_knows_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        PaymentInstruction(1250, "EUR", "pm_sandbox_unknown_method", ()),
-        PaymentInstruction(1250, "EUR", "pm_sandbox_hagn_after_charge", ()),
-        PaymentInstruction(1250, "E1R", "pm_sandbox_ok", ()),
-        PaymentInstruction(0, "EUR", "pm_sandbox_ok", ()),
-        PaymentInstruction(-5, "EUR", "pm_sandbox_ok", ()),
-        PaymentInstruction(100_000_000, "EUR", "pm_sandbox_ok", ()),
+        PaymentInstruction(1250, "EUR", (), "pm_sandbox_unknown_method"),
+        PaymentInstruction(1250, "EUR", (), "pm_sandbox_hagn_after_charge"),
+        PaymentInstruction(1250, "E1R", (), "pm_sandbox_ok"),
+        PaymentInstruction(0, "EUR", (), "pm_sandbox_ok"),
+        PaymentInstruction(-5, "EUR", (), "pm_sandbox_ok"),
+        PaymentInstruction(100_000_000, "EUR", (), "pm_sandbox_ok"),
     ],
 )
 def test_an_instruction_that_can_never_work_is_refused(

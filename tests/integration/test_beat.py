@@ -5,20 +5,32 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from redis import Redis
-from support.cluster import Cluster, cluster
-from support.processes import kill, says
+from support.cluster import TEMPLATE, Cluster, cluster
+from support.kinds import plug_in
+from support.processes import Processes, kill, says
 from support.waiting import until
 
 from billing_jobs import lifecycle
 from billing_jobs.embedded.postgres import EmbeddedPostgres
 from billing_jobs.lifecycle import Engine, Options
-from billing_jobs.testing import RecordingDoorbell
+from billing_jobs.testing import RecordingDoorbell, postgres_engine
 from billing_jobs.worker.beat import LOOK_SECONDS, Dispatcher
+
+#: A bug in one step that nobody foresaw.
+BROKEN_DISPATCHER = """
+from billing_jobs.worker import beat
+
+def ring_due(engine):
+    raise ZeroDivisionError
+
+beat.ring_due = ring_due
+"""
 
 #: A job in the hands of a worker that is no more.
 ABANDON = """
@@ -100,21 +112,38 @@ def test_when_a_beat_is_killed_the_other_goes_on_and_one_that_is_stopped_says_so
     _end(made, job_id)
 
 
-def test_a_beat_that_cannot_do_its_work_ends_and_is_not_silent(
+def test_a_beat_waits_for_its_database_and_works_once_it_is_there(
     made: Cluster, postgres_server: EmbeddedPostgres
 ) -> None:
-    """Alive and useless is the worst: no retry runs, and the supervisor sees a process."""
-    with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE not_migrated TEMPLATE template0")
-    url = postgres_server.url.replace("/postgres?", "/not_migrated?")
-
+    """Everything starts at the same moment after a power cut; the order must not matter."""
+    url = postgres_server.url.replace("/postgres?", "/comes_later?")
     beat = made.processes.launch_beat(settings={"database_url": url})
-    status = beat.wait(timeout=30)
+    log = made.processes.log_of(beat)
+    until(lambda: says(log, "beat.step_failed"), "a step that failed")
 
     with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
-        connection.execute("DROP DATABASE not_migrated WITH (FORCE)")
-    assert status == 1
-    assert says(made.processes.log_of(beat), "the dispatcher's thread died; beat ends")
+        connection.execute(f"CREATE DATABASE comes_later TEMPLATE {TEMPLATE}")
+        try:
+            with postgres_engine(url) as engine:
+                lifecycle.enqueue(engine, "reminder", {"invoice_id": uuid4()})
+                until(lambda: made.rings("reminders"), "a ring")
+            status = made.processes.stop(beat)
+        finally:
+            connection.execute("DROP DATABASE comes_later WITH (FORCE)")
+
+    assert status == 0
+
+
+def test_a_beat_whose_dispatcher_died_ends_and_says_why(made: Cluster, tmp_path: Path) -> None:
+    """Alive and useless is the worst: no retry runs, and the supervisor sees a process."""
+    plugins = plug_in(tmp_path, ["broken_dispatcher"])
+    (plugins / "broken_dispatcher.py").write_text(BROKEN_DISPATCHER)
+    path = f"{plugins}:{made.processes.environment['PYTHONPATH']}"
+    with Processes(tmp_path, made.processes.settings, {"PYTHONPATH": path}) as processes:
+        beat = processes.launch_beat()
+
+        assert beat.wait(timeout=30) == 1
+        assert says(processes.log_of(beat), "the dispatcher's thread died; beat ends")
 
 
 def test_a_turn_rings_once_a_queue_and_says_when_to_look_again(engine: Engine) -> None:

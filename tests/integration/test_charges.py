@@ -101,7 +101,7 @@ def test_a_request_that_the_gateway_refuses_for_good_waits_for_a_person(
     assert view.state is JobState.DEAD_LETTER
     assert states(database_url) == [(1, "failed_not_sent")]
 
-    query(database_url, "UPDATE payment_objects SET payment_token = 'pm_sandbox_ok'")
+    query(database_url, "UPDATE payment_methods SET token = 'pm_sandbox_ok'")
     assert lifecycle.replay(engine, view.id, actor="ann", reason="method repaired")
     run_until_idle(engine)
 
@@ -265,7 +265,7 @@ def walk(
         return
     reference = look_up.payment_object(job, engine.ports, attempt, None)
     if until_step == "confirm":
-        gateway.confirm(reference, key=attempt.key)
+        gateway.confirm(reference, key=attempt.key, payment_token=attempt.payment_token)
 
 
 class _NotKeeping(PostgresLedger):
@@ -366,9 +366,12 @@ class _InYen:
         self.find = gateway.find
         self._gateway = gateway
 
-    def confirm(self, reference: str, *, key: str) -> GatewayObject:
+    def confirm(
+        self, reference: str, *, key: str, payment_token: str | None = None
+    ) -> GatewayObject:
         """Confirm, and tell it in yen."""
-        return replace(self._gateway.confirm(reference, key=key), currency="JPY")
+        told = self._gateway.confirm(reference, key=key, payment_token=payment_token)
+        return replace(told, currency="JPY")
 
     def retrieve(self, reference: str) -> GatewayObject:
         """Retrieve, and tell it in yen."""

@@ -266,6 +266,22 @@ def test_a_mail_server_that_is_busy_is_tried_again(
     assert len(mailer.sent) == 1
 
 
+def test_a_repaired_address_is_used_by_the_next_run(
+    engine: Engine, database_url: str, mailer: MemoryMailer
+) -> None:
+    """The facts are read again at each run, the recipient among them."""
+    (invoice_id,) = bill(engine, database_url, "pm_sandbox_decline_do_not_honor")
+    query(database_url, "DELETE FROM jobs WHERE kind = 'charge'")
+    mailer.fail_next(MailNotSent("421 busy"))
+    lifecycle.enqueue(engine, "reminder", {"invoice_id": invoice_id})
+    lifecycle.run_next(engine, "reminders", WORKER)
+
+    query(database_url, "UPDATE customers SET email = 'new@example.com'")
+    run_until_idle(engine)
+
+    assert [mail.recipient for mail in mailer.sent] == ["new@example.com"]
+
+
 def test_a_refused_address_ends_the_step(
     engine: Engine, database_url: str, mailer: MemoryMailer
 ) -> None:

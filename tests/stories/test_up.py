@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import urllib3
-from support.books import book_text
+from support.books import book_text, query
 from support.processes import kill
 from support.waiting import until
 
@@ -125,6 +127,34 @@ def test_up_is_seen_stopped_and_purged(running: subprocess.Popen[bytes], tmp_pat
     assert not (tmp_path / "my data").exists()
     for pid in holder.facts["pids"].values():  # type: ignore[attr-defined] # JSON
         assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.timeout(240)
+def test_up_survives_the_death_of_its_postgres(
+    running: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """A server that dies is started again, and the run goes on where it was."""
+    directory = DataDir(tmp_path / "my data")
+    holder = until(
+        lambda: found if (found := directory.holder()) and "pids" in found.facts else None,
+        "an up that has told its addresses",
+        deadline_seconds=60,
+    )
+    database_url = str(holder.facts["database_url"])
+
+    os.kill(holder.facts["pids"]["postgres"], signal.SIGKILL)  # type: ignore[index] # JSON
+
+    paid = "SELECT count(*) FROM invoices WHERE state = 'paid'"
+    until(lambda: _asked(database_url, paid) == [(3,)], "three paid invoices", deadline_seconds=90)
+    assert running.poll() is None
+    assert _call(tmp_path, "down").returncode == 0
+
+
+def _asked(database_url: str, sql: str) -> list[tuple[object, ...]]:
+    try:
+        return query(database_url, sql)
+    except psycopg.OperationalError:
+        return []
 
 
 @pytest.mark.timeout(240)

@@ -24,7 +24,7 @@ from billing_jobs.domain.errors import (
 from billing_jobs.domain.payment import GatewayObject, PaymentInstruction
 
 #: What executors ask for.
-ASKED = PaymentInstruction(1250, "EUR", "pm_card_visa", (("invoice_id", "in_1"),))
+ASKED = PaymentInstruction(1250, "EUR", (("invoice_id", "in_1"),), "pm_card_visa")
 
 
 def intent(**other: object) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Bench:
 def instruction(token: str = "pm_sandbox_ok", invoice_id: str = "") -> PaymentInstruction:
     """Return what an executor asks for."""
     metadata = (("tenant", "default"), ("invoice_id", invoice_id or str(uuid4())))
-    return PaymentInstruction(1250, "EUR", token, metadata)
+    return PaymentInstruction(1250, "EUR", metadata, token)
 
 
 def new_key() -> str:

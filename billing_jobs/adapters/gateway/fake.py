@@ -239,7 +239,7 @@ class FakeGateway:
         )
         created_at = self._clock() if self._clock else None
         self._objects[told.reference] = _Stored(
-            told, instruction.payment_token, instruction.metadata, created_at
+            told, instruction.payment_token or "", instruction.metadata, created_at
         )
         return told
 
@@ -319,7 +319,8 @@ def _check_token(token: str) -> None:
 
 
 def _check_instruction(instruction: PaymentInstruction) -> None:
-    _check_token(instruction.payment_token)
+    if instruction.payment_token:
+        _check_token(instruction.payment_token)
     currency = instruction.currency
     if not (currency.isascii() and currency.isalpha() and len(currency) == 3):  # noqa: PLR2004
         raise GatewayRefusedRequest(f"The gateway knows no currency {currency!r}.")

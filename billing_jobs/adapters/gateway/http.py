@@ -104,7 +104,7 @@ class HttpGateway:
         form = [
             ("amount", str(instruction.amount_minor)),
             ("currency", instruction.currency.lower()),
-            ("payment_method", instruction.payment_token),
+            *([("payment_method", instruction.payment_token)] if instruction.payment_token else []),
             *((f"metadata[{name}]", value) for name, value in instruction.metadata),
         ]
         answer = self._send("POST", _PATH, form=form, key=key)

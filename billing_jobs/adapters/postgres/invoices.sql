@@ -100,7 +100,8 @@ SET
 WHERE id = %(invoice_id)s AND state = 'draft';
 
 -- name: open_notice
--- → queued. Rows: 1, or 0 when the notice of this step is there already.
+-- → queued; one that still waits goes to the address that the customer has now.
+-- Rows: 1, or 0 when the notice of this step is there already.
 INSERT INTO notices (
     id, tenant, invoice_id, customer_id, step, channel, recipient, message_id, token
 )
@@ -110,7 +111,9 @@ SELECT
 FROM invoices
 JOIN customers ON customers.id = invoices.customer_id
 WHERE invoices.id = %(invoice_id)s
-ON CONFLICT DO NOTHING;
+ON CONFLICT (id) DO UPDATE
+SET recipient = excluded.recipient
+WHERE notices.state = 'queued' AND notices.recipient <> excluded.recipient;
 
 -- name: get_notice
 SELECT

@@ -24,8 +24,8 @@ FOR UPDATE OF invoices;
 SELECT
     attempt.id, attempt.invoice_id, attempt.number, attempt.state, attempt.amount_minor,
     attempt.currency, attempt.idempotency_key AS key, attempt.reason, attempt.first_sent_at,
-    attempt.probe_count, object.id AS object_id, object.gateway_reference AS object_reference,
-    object.payment_token
+    attempt.probe_count, attempt.payment_token, object.id AS object_id,
+    object.gateway_reference AS object_reference
 FROM charge_attempts AS attempt
 JOIN payment_objects AS object ON object.id = attempt.payment_object_id
 WHERE
@@ -36,37 +36,33 @@ WHERE
 SELECT
     attempt.id, attempt.invoice_id, attempt.number, attempt.state, attempt.amount_minor,
     attempt.currency, attempt.idempotency_key AS key, attempt.reason, attempt.first_sent_at,
-    attempt.probe_count, object.id AS object_id, object.gateway_reference AS object_reference,
-    object.payment_token
+    attempt.probe_count, attempt.payment_token, object.id AS object_id,
+    object.gateway_reference AS object_reference
 FROM charge_attempts AS attempt
 JOIN payment_objects AS object ON object.id = attempt.payment_object_id
 WHERE attempt.id = %(attempt_id)s AND attempt.state = 'unknown';
 
 -- name: open_object
 -- One payment object a debt and gateway; the one that is there already is used.
-INSERT INTO payment_objects (
-    id, tenant, invoice_id, gateway, currency, amount_minor, payment_token
-)
-VALUES (
-    %(id)s, %(tenant)s, %(invoice_id)s, %(gateway)s, %(currency)s, %(amount_minor)s,
-    %(payment_token)s
-)
+INSERT INTO payment_objects (id, tenant, invoice_id, gateway, currency, amount_minor)
+VALUES (%(id)s, %(tenant)s, %(invoice_id)s, %(gateway)s, %(currency)s, %(amount_minor)s)
 ON CONFLICT DO NOTHING;
 
 -- name: get_object
-SELECT id, amount_minor, gateway_reference, payment_token
+SELECT id, amount_minor
 FROM payment_objects
 WHERE invoice_id = %(invoice_id)s AND gateway = %(gateway)s AND NOT cancelled;
 
 -- name: open_attempt
 -- → created. Guard: one live attempt a debt, by a partial unique index.
 INSERT INTO charge_attempts (
-    id, tenant, invoice_id, payment_object_id, number, currency, amount_minor, idempotency_key,
-    request_sha256, job_id, token
+    id, tenant, invoice_id, payment_object_id, number, currency, amount_minor, payment_token,
+    idempotency_key, request_sha256, job_id, token
 )
-SELECT
+VALUES (
     %(id)s, %(tenant)s, %(invoice_id)s, %(object_id)s, %(number)s, %(currency)s,
-    %(amount_minor)s, %(key)s, %(request_sha256)s, %(job_id)s, %(token)s;
+    %(amount_minor)s, %(payment_token)s, %(key)s, %(request_sha256)s, %(job_id)s, %(token)s
+);
 
 -- name: declare_attempt
 -- created → sending. Guard: state and token. Rows: 1 or 0.
