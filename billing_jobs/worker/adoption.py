@@ -16,12 +16,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 
 from billing_jobs import lifecycle, logs
-from billing_jobs.domain.errors import (
-    EnqueueError,
-    InputError,
-    OptionRefused,
-    StoreUnavailable,
-)
+from billing_jobs.domain.errors import EnqueueError, InputError, OptionRefused
 from billing_jobs.domain.job import Recorded
 from billing_jobs.lifecycle import Options
 from billing_jobs.logs import Event
@@ -79,7 +74,7 @@ def adopt(
         )
     try:
         recorded = _record(request, kind, args, kwargs)
-    except (EnqueueError, StoreUnavailable) as error:
+    except EnqueueError as error:
         log.warning(Event.DB_LOST, task_id=str(request.id), error=error)
         threading.Event().wait(POSTGRES_PAUSE_SECONDS)
         raise Reject(error.message, requeue=True) from error

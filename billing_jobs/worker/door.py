@@ -17,7 +17,7 @@ from celery.exceptions import Retry
 from celery.result import AsyncResult
 
 from billing_jobs import lifecycle
-from billing_jobs.domain.errors import EnqueueError, OptionRefused, StoreUnavailable
+from billing_jobs.domain.errors import OptionRefused
 from billing_jobs.registry import TASK_PREFIX
 from billing_jobs.worker.adoption import adopt
 from billing_jobs.worker.app import app, runtime
@@ -93,10 +93,7 @@ class JobTask(Task[Any, Any]):
         """
         wanted = read_options(options)
         arguments = arguments_by_name(self.kind, args or (), kwargs or {})
-        try:
-            recorded = lifecycle.enqueue(runtime().engine, self.kind, arguments, wanted)
-        except StoreUnavailable as error:
-            raise EnqueueError(f"The job was not recorded: {error.message}") from error
+        recorded = lifecycle.enqueue(runtime().engine, self.kind, arguments, wanted)
         handle = JobHandle(str(recorded.id), backend=self.backend, task_name=self.name, app=app)
         # Celery would answer None at once for a task whose results it ignores.
         handle.ignored = False

@@ -8,6 +8,7 @@ milliseconds which Postgres takes cannot change what is due.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 from uuid import UUID
@@ -47,8 +48,11 @@ QUEUES = ("default", "charges")
 KEYS = (None, "a", "b")
 
 #: Steps until something happens: at once, after one, after two.
-waits = st.sampled_from((0.0, 0.5, 1.5)).map(lambda steps: steps * STEP_SECONDS)
+waits = st.sampled_from((0.0, 0.0, 0.5, 1.5)).map(lambda steps: steps * STEP_SECONDS)
 booleans = st.booleans()
+
+#: Counted from the youngest: a story about few jobs goes further than one about many.
+which_one = st.integers(0, 2)
 
 #: A job as both stores show it: what a clock or a sequence gives is left out.
 Shown = tuple[object, ...]
@@ -68,9 +72,11 @@ class Lockstep(RuleBasedStateMachine):
         self.tokens = [0, 0]
 
     @initialize()
-    def empty(self) -> None:
-        """Forget the jobs of the run before."""
+    def begin(self) -> None:
+        """Forget the jobs of the run before, and have something to do."""
         self.real.clear()
+        for queue in QUEUES:
+            self.record_new(new_job(id=self.next_id(), queue=queue, lane=queue), None)
 
     @rule(
         kind=st.sampled_from(KINDS),
@@ -94,26 +100,20 @@ class Lockstep(RuleBasedStateMachine):
         where = {"queue": queue, "lane": queue, "priority": priority}
         job = new_job(id=self.next_id(), kind=kind, key=key, delay_seconds=delay, **where)
 
-        def record(bench: JobBench) -> list[Recorded]:
-            expires_at = None if expires is None else bench.now() + timedelta(seconds=expires)
-            return bench.store.insert([expiring(job, expires_at)])
-
-        (recorded,) = self.both(record)
-        if recorded.created:
-            self.ids.append(recorded.id)
+        self.record_new(job, expires)
 
     @precondition(lambda self: self.ids)
-    @rule(which=st.integers(0, 99))
+    @rule(which=which_one)
     def insert_again(self, which: int) -> None:
         """Record a job whose id is there already."""
-        job = new_job(id=self.ids[which % len(self.ids)], key="c")
+        job = new_job(id=youngest(self.ids, which), key="c")
 
         self.both(lambda bench: bench.store.insert([job]))
 
     @rule(
         queue=st.sampled_from(QUEUES),
         limit=st.integers(1, 3),
-        kinds=st.sampled_from((KINDS, (KIND,))),
+        kinds=st.sampled_from((KINDS, KINDS, (KIND,))),
     )
     def claim(self, queue: str, limit: int, kinds: Sequence[str]) -> None:
         """Take what is due, in the same order."""
@@ -126,24 +126,22 @@ class Lockstep(RuleBasedStateMachine):
         self.held.extend(zip(*taken, strict=True))
 
     @precondition(lambda self: self.held)
-    @rule(which=st.integers(0, 99))
+    @rule(which=which_one)
     def renew(self, which: int) -> None:
         """Prolong a lease that may be lost by now."""
         self.both_with(which, lambda bench, job: bench.store.renew(job, ttl_seconds=100.0))
 
     @precondition(lambda self: self.held)
-    @rule(which=st.integers(0, 99))
+    @rule(which=which_one)
     def open_effect(self, which: int) -> None:
         """Declare a call to the outside."""
         self.both_with(which, lambda bench, job: bench.open_effect(job))
 
     @precondition(lambda self: self.held)
-    @rule(
-        which=st.integers(0, 99), verb=st.sampled_from(sorted(RUN_ENDS)), delay=waits, then=booleans
-    )
+    @rule(which=which_one, verb=st.sampled_from(sorted(RUN_ENDS)), delay=waits, then=booleans)
     def record(self, which: int, verb: Verb, delay: float, *, then: bool) -> None:
         """End a run that may have another owner by now."""
-        job = self.held[which % len(self.held)][0]
+        job = youngest(self.held, which)[0]
         end = recording(verb, outages=job.outage_count + 1, error="e")
         if end.state is JobState.PENDING:
             end = recording(verb, delay_seconds=delay, error="e")
@@ -173,14 +171,22 @@ class Lockstep(RuleBasedStateMachine):
         self.both(lambda bench: sorted(bench.store.expire(limit=100)))
 
     @precondition(lambda self: self.ids)
-    @rule(which=st.integers(0, 99), what=st.sampled_from(("cancel", "replay", "resolve")))
+    @rule(which=which_one, what=st.sampled_from(("cancel", "replay", "resolve")))
     def person(self, which: int, what: str) -> None:
         """Let a person act on a job in whatever state."""
-        job_id = self.ids[which % len(self.ids)]
+        job_id = youngest(self.ids, which)
 
         self.both(lambda bench: getattr(bench.store, what)(job_id, actor="op", reason="x"))
 
-    @rule(lane=st.sampled_from(QUEUES), what=st.sampled_from(("pause", "close", "open")))
+    @precondition(lambda self: self.held)
+    @rule(which=which_one)
+    def ask_to_stop(self, which: int) -> None:
+        """Cancel a job that a worker holds, or held."""
+        job_id = youngest(self.held, which)[0].id
+
+        self.both(lambda bench: bench.store.cancel(job_id, actor="op", reason="y"))
+
+    @rule(lane=st.sampled_from(QUEUES), what=st.sampled_from(("pause", "close", "open", "open")))
     def lane(self, lane: str, what: str) -> None:
         """Stop a lane, for good or for a while, or open it."""
 
@@ -212,6 +218,19 @@ class Lockstep(RuleBasedStateMachine):
         """At the end the whole story is compared: every field, every run, every audit line."""
         self.both(lambda bench: [story(bench, job_id) for job_id in sorted(bench.standings())])
 
+    def record_new(self, job: NewJob, expires_seconds: float | None) -> None:
+        """Record a job in both stores, each with an expiry by its own clock."""
+
+        def record(bench: JobBench) -> list[Recorded]:
+            if expires_seconds is None:
+                return bench.store.insert([job])
+            expires_at = bench.now() + timedelta(seconds=expires_seconds)
+            return bench.store.insert([replace(job, expires_at=expires_at)])
+
+        (recorded,) = self.both(record)
+        if recorded.created:
+            self.ids.append(recorded.id)
+
     def next_id(self) -> UUID:
         """Return ids in the order in which they are asked for."""
         self.made = getattr(self, "made", 0) + 1
@@ -225,15 +244,13 @@ class Lockstep(RuleBasedStateMachine):
 
     def both_with(self, which: int, do: Callable[[JobBench, ClaimedJob], T]) -> T:
         """Do it to both with a job that each of them gave away."""
-        held = dict(zip((self.model, self.real), self.held[which % len(self.held)], strict=True))
+        held = dict(zip((self.model, self.real), youngest(self.held, which), strict=True))
         return self.both(lambda bench: do(bench, held[bench]))
 
 
-def expiring(job: NewJob, expires_at: object) -> NewJob:
-    """Return the job with its expiry."""
-    return new_job(
-        **{field: getattr(job, field) for field in job.__slots__} | {"expires_at": expires_at}
-    )
+def youngest(items: Sequence[T], which: int) -> T:
+    """Return an item counted from the end."""
+    return items[-1 - which % len(items)]
 
 
 def claimed(job: ClaimedJob) -> Shown:
@@ -283,7 +300,7 @@ def test_both_stores_tell_the_same_story(postgres_jobs: PostgresBench) -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=25,
+            max_examples=30,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from support.caller import Caller
@@ -65,7 +65,7 @@ def made(
     tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
 ) -> Iterator[Cluster]:
     """A cluster with a beat and two workers of one child each."""
-    with cluster(tmp_path_factory.mktemp("broker"), postgres_server) as started:
+    with cluster(tmp_path_factory.mktemp("broker"), postgres_server, graceful=False) as started:
         workers = [started.processes.launch_worker() for _ in range(2)]
         started.processes.beat()
         for worker in workers:
@@ -73,36 +73,46 @@ def made(
         yield started
 
 
+@pytest.fixture(scope="module")
+def caller(made: Cluster) -> Iterator[Caller]:
+    """
+    A service whose calls are measured.
+
+    It forgets a broken broker at once, so that each of its calls meets it again.
+    """
+    with made.calling({**made.environment, "BILLING_JOBS_RING_PAUSE_SECONDS": "0s"}) as started:
+        started.value(MEASURED_STORE)
+        yield started
+
+
 @pytest.mark.parametrize("trouble", ["stopped", "frozen"])
 def test_a_call_returns_at_once_whatever_the_broker_does_and_its_job_runs_later(
-    trouble: str, made: Cluster
+    trouble: str, made: Cluster, caller: Caller
 ) -> None:
     """A checkout that hangs on a message queue loses the customer; a lost row loses the money."""
-    with made.calling() as caller:
-        caller.value(MEASURED_STORE)
-        # The first call opens both connections, so that the trouble meets a warm one.
-        caller.value(f"call('{uuid4()}')")
-        (_stop if trouble == "stopped" else _freeze)(made)
-        try:
-            calls = [_call(caller) for _ in range(CALLS)]
-        finally:
-            (_start if trouble == "stopped" else _thaw)(made)
+    # The first call opens both connections, so that the trouble meets a warm one.
+    _call(caller)
+    (_stop if trouble == "stopped" else _freeze)(made)
+    try:
+        calls = [_call(caller) for _ in range(CALLS)]
+    finally:
+        (_start if trouble == "stopped" else _thaw)(made)
 
     assert all(seconds < CALL_SECONDS for _, seconds in calls), calls
     # No such invoice: refused for good, which is the end of a run.
     assert [made.ended(job_id) for job_id, _ in calls] == ["failed"] * CALLS
 
 
-def test_a_call_that_has_to_connect_to_a_frozen_broker_returns_at_once(made: Cluster) -> None:
+def test_a_call_that_has_to_connect_to_a_frozen_broker_returns_at_once(
+    made: Cluster, caller: Caller
+) -> None:
     """A thread that never rang meets the frozen broker while it connects, a path of its own."""
-    with made.calling() as caller:
-        caller.value(MEASURED_STORE)
-        caller.value(f"call('{uuid4()}')")
-        _freeze(made)
-        try:
-            job_id, seconds = caller.value(IN_A_THREAD.format(uuid4()))
-        finally:
-            _thaw(made)
+    _call(caller)
+    _freeze(made)
+    try:
+        job_id, seconds = _call(caller, IN_A_THREAD)
+    finally:
+        _thaw(made)
 
     assert seconds < CALL_SECONDS
     assert made.ended(job_id) == "failed"
@@ -127,21 +137,21 @@ def test_workers_work_again_soon_after_their_broker_was_killed_and_retries_run(
         made.gated(name)
 
     # Each gated job fills a worker, so the two of them run only when both workers take rings.
-    workers = until(
-        lambda: (found := {made.running_on(name) for name in names}) - {""} == found and found,
+    until(
+        lambda: all(made.running_on(name) for name in names),
         "both workers at work",
         deadline_seconds=WORKING_AGAIN_SECONDS,
     )
+    assert len({made.running_on(name) for name in names}) == 2
     for name in names:
         made.open_gate(name)
-    assert len(workers) == 2
     assert made.ended(retried) == "dead_letter"
     assert [process.poll() for process in processes] == [None] * len(processes)
 
 
-def _call(caller: Caller) -> tuple[str, float]:
-    job_id, seconds = caller.value(f"call('{uuid4()}')")
-    return str(job_id), float(seconds)
+def _call(caller: Caller, snippet: str = "call('{}')") -> tuple[UUID, float]:
+    job_id, seconds = caller.value(snippet.format(uuid4()))
+    return UUID(job_id), float(seconds)
 
 
 def _stop(made: Cluster) -> None:

@@ -28,7 +28,7 @@ def dying(
     """A cluster in which the run of each invoice dies once, each at another step."""
     plugins = ("support.kinds_plugin", "support.crash_points")
     directory = tmp_path_factory.mktemp("points")
-    with cluster(directory, postgres_server, plugins=plugins) as made:
+    with cluster(directory, postgres_server, plugins=plugins, graceful=False) as made:
         invoices = dict(zip(CASES, made.bill(*(token for _, token in CASES)), strict=True))
         for (step, _), invoice_id in invoices.items():
             plan_crash(made.directory, invoice_id, step)
@@ -40,7 +40,7 @@ def dying(
 def test_a_worker_that_dies_after_a_step_leaves_one_capture_and_a_paid_invoice(
     case: tuple[str, str], dying: tuple[Cluster, dict[tuple[str, str], UUID]]
 ) -> None:
-    """Each step is the last one of some real crash; one that is not covered is money taken twice."""
+    """Each step is the last one of some real crash; one that is forgotten is money taken twice."""
     made, invoices = dying
 
     made.paid(invoices[case])

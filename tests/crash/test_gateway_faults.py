@@ -27,7 +27,7 @@ def billed(
     tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
 ) -> Iterator[tuple[Cluster, dict[str, UUID]]]:
     """A cluster that collects one invoice a fault, all at the same time."""
-    with cluster(tmp_path_factory.mktemp("faults"), postgres_server) as made:
+    with cluster(tmp_path_factory.mktemp("faults"), postgres_server, graceful=False) as made:
         invoices = dict(zip(FAULTS, made.bill(*FAULTS), strict=True))
         made.start(concurrency=2)
         yield made, invoices

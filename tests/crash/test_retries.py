@@ -22,7 +22,7 @@ def failing(
     tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
 ) -> Iterator[tuple[Cluster, list[UUID]]]:
     """A cluster in which three jobs fail each time they run."""
-    with cluster(tmp_path_factory.mktemp("retries"), postgres_server) as made:
+    with cluster(tmp_path_factory.mktemp("retries"), postgres_server, graceful=False) as made:
         made.start(concurrency=2)
         yield made, [made.enqueue("test_broken", {}) for _ in range(3)]
 
@@ -55,9 +55,7 @@ def test_a_failing_job_runs_again_after_one_four_and_nine_seconds_and_then_is_a_
     for job_id in jobs:
         runs = _runs(made, [job_id])
         assert [attempt for attempt, *_ in runs] == [1, 2, 3, 4]
-        gaps = [
-            (after[1] - before[2]).total_seconds() for before, after in pairwise(runs)
-        ]
+        gaps = [(after[1] - before[2]).total_seconds() for before, after in pairwise(runs)]
         late = [gap - wanted for gap, wanted in zip(gaps, (1, 4, 9), strict=True)]
         assert all(0 <= seconds <= LATE_SECONDS for seconds in late), late
 

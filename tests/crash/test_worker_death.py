@@ -24,7 +24,8 @@ def made(
 ) -> Iterator[Cluster]:
     """A cluster with a beat, no worker, and processes that can be stopped at a step."""
     plugins = ("support.kinds_plugin", "support.crash_points")
-    with cluster(tmp_path_factory.mktemp("death"), postgres_server, plugins=plugins) as started:
+    directory = tmp_path_factory.mktemp("death")
+    with cluster(directory, postgres_server, plugins=plugins, graceful=False) as started:
         yield started
 
 

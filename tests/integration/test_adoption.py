@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4, uuid5
 
 import pytest
@@ -13,6 +14,7 @@ from support.cluster import Cluster, cluster
 from support.processes import says
 from support.waiting import until
 
+from billing_jobs.adapters.clock import SystemClock
 from billing_jobs.embedded.postgres import EmbeddedPostgres
 from billing_jobs.worker.options import MESSAGES
 
@@ -54,9 +56,9 @@ def test_a_plain_message_sent_twice_under_one_id_is_one_job_that_runs(
     until(lambda: made.engine.store.attempts(UUID(task_id)), "a run")
     _all_adopted(made)
     assert made.query("SELECT count(*) - 1 FROM jobs") == before
-    assert made.query("SELECT actor FROM job_audit WHERE job_id = %s AND sequence = 1", task_id) == [
-        ("message",)
-    ]
+    assert made.query(
+        "SELECT actor FROM job_audit WHERE job_id = %s AND sequence = 1", task_id
+    ) == [("message",)]
 
 
 def test_a_plain_charge_takes_the_money_once_also_beside_a_call(
@@ -82,7 +84,7 @@ def test_a_message_with_a_time_becomes_a_row_at_once_and_is_held_by_no_worker(
     stranger: Celery, made: Cluster
 ) -> None:
     """A worker that holds a message with an eta dies with the broker, and copies run on others."""
-    eta = datetime.now(UTC) + timedelta(days=1)
+    eta = SystemClock().now() + timedelta(days=1)
     task_id = str(uuid4())
 
     stranger.send_task(
@@ -96,7 +98,9 @@ def test_a_message_with_a_time_becomes_a_row_at_once_and_is_held_by_no_worker(
 
     until(lambda: made.state(UUID(task_id)) == "pending", "the row")
     _all_adopted(made)
-    ((run_at, expires_at),) = made.query("SELECT run_at, expires_at FROM jobs WHERE id = %s", task_id)
+    ((run_at, expires_at),) = made.query(
+        "SELECT run_at, expires_at FROM jobs WHERE id = %s", task_id
+    )
     assert (run_at, expires_at) == (eta, eta + timedelta(days=1))
 
 
@@ -124,7 +128,7 @@ def test_a_message_whose_id_is_any_text_becomes_a_job_under_an_id_made_of_it(
     ],
 )
 def test_a_message_that_can_be_no_job_is_refused_with_its_reason_and_not_kept(
-    options: dict[str, object], reason: str, stranger: Celery, made: Cluster
+    options: dict[str, Any], reason: str, stranger: Celery, made: Cluster
 ) -> None:
     """Put back, it would come again for ever; its text stays out of the log, its fault does not."""
     stranger.send_task("billing.reminder", **options, queue="reminders")

@@ -47,8 +47,7 @@ def made(
 ) -> Iterator[Cluster]:
     """A cluster with two beats and no worker: what they ring for stays where it can be seen."""
     with cluster(tmp_path_factory.mktemp("beat"), postgres_server) as started:
-        for _ in range(2):
-            started.processes.beat()
+        started.processes.beats(2)
         yield started
 
 
@@ -65,7 +64,7 @@ def test_two_beats_ring_for_what_is_due_and_leave_few_rings_behind(made: Cluster
 
 
 def test_a_job_that_is_not_due_rings_nobody_before_its_time(made: Cluster) -> None:
-    """Retries, collections and reminders wait for hours; a bell before the time wakes for nothing."""
+    """Retries and reminders wait for hours; a bell before the time wakes a worker for nothing."""
     job_id = made.gated("later", queue="invoices", delay_seconds=1.5)
     made.query("SELECT pg_sleep(1)")
     early = made.rings("invoices")
@@ -100,7 +99,7 @@ def test_when_a_beat_is_killed_the_other_goes_on_and_one_that_is_stopped_says_so
     made: Cluster,
 ) -> None:
     """No beat is the leader: there is nothing to elect and nothing to wait for."""
-    killed, stopped = made.processes.beat(), made.processes.beat()
+    killed, stopped = made.processes.beats(2)
     kill(killed)
 
     status = made.processes.stop(stopped)

@@ -1,5 +1,5 @@
 """
-What other services do: call `delay()` from a plain process, or send a message with the broker alone.
+What other services do: call `delay()` and `apply_async()` from a plain process.
 
 The calls run in a process of their own, which has our settings and nothing else of ours.
 """
@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from uuid import UUID, uuid4, uuid5
 
 import pytest
-from celery import Celery
 from redis import Redis
 from support.caller import Caller
 from support.cluster import Cluster, cluster
-from support.waiting import until
 
 from billing_jobs.embedded.postgres import EmbeddedPostgres
 from billing_jobs.worker.options import MESSAGES
@@ -198,7 +196,9 @@ def test_a_task_id_of_any_form_names_its_job(caller: Caller, made: Cluster) -> N
     """Celery allows any text as an id; the handle and the row must still find each other."""
     call = f"charge.apply_async(('{uuid4()}',), task_id='nightly-7')"
 
-    job_id, state = caller.value(f"handle = {call}\n[handle.id, app.AsyncResult('nightly-7').state]")
+    job_id, state = caller.value(
+        f"handle = {call}\n[handle.id, app.AsyncResult('nightly-7').state]"
+    )
 
     assert UUID(job_id) == uuid5(MESSAGES, "nightly-7")
     assert state == "PENDING"
@@ -228,9 +228,8 @@ def test_revoking_a_handle_cancels_the_job_or_says_that_it_is_too_late(
     assert "cannot be called off any more" in again.message
 
 
-def test_without_its_database_a_call_says_so_at_once(made: Cluster, caller: Caller) -> None:
+def test_without_its_database_a_call_says_so_at_once(made: Cluster) -> None:
     """Half an error would make a service believe that its customer is going to be billed."""
-    assert caller
     nowhere = "postgresql://nobody@127.0.0.1:1/nowhere"
     with made.calling({**made.environment, "BILLING_JOBS_DATABASE_URL": nowhere}) as lost:
         lost.value(IMPORTS)

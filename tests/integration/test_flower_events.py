@@ -1,8 +1,11 @@
-"""What Flower is told: every job as a task of its own, with ids only, and only if somebody asked."""
+"""What Flower is told: every job as a task of its own, with ids only, and only if asked to."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,7 +15,11 @@ from celery import Celery
 from support.cluster import Cluster, cluster
 from support.waiting import until
 
+from billing_jobs.adapters.clock import SystemClock
+from billing_jobs.domain.job import ClaimedJob
 from billing_jobs.embedded.postgres import EmbeddedPostgres
+from billing_jobs.embedded.valkey import EmbeddedValkey
+from billing_jobs.worker.events import CeleryJobEvents
 
 #: How long one round of listening takes before it looks whether it is to end.
 ROUND_SECONDS = 0.5
@@ -130,3 +137,60 @@ def test_the_drain_itself_and_a_worker_without_the_option_tell_nothing(
 
     assert watcher.of(silent) == []
     assert "billing.drain" not in {event.get("name") for event in watcher.events}
+
+
+@pytest.mark.parametrize("trouble", ["stopped", "frozen"])
+def test_a_broker_in_trouble_costs_events_and_no_time(trouble: str, broker: EmbeddedValkey) -> None:
+    """A job that waits for somebody to look at it is late for its customer."""
+    clock = SteppedClock()
+    app = Celery("worker", broker=broker.url, set_as_current=False)
+    events = CeleryJobEvents(app, clock, hostname="worker@test")
+    job = _claimed(clock)
+    events.send("started", job, {})
+    pid = broker.pid
+    assert pid is not None
+    (os.kill(pid, signal.SIGSTOP) if trouble == "frozen" else broker.stop())
+
+    started = time.monotonic()
+    for _ in range(10):
+        events.send("succeeded", job, {"outcome": "completed"})
+    seconds = time.monotonic() - started
+
+    (os.kill(pid, signal.SIGCONT) if trouble == "frozen" else broker.start())
+    clock.seconds = 10.0
+    watcher = Watcher(broker.url)
+    try:
+        assert watcher.listening.wait(30)
+        events.send("succeeded", job, {"outcome": "completed"})
+        until(lambda: watcher.of(job.id), "an event after the silence")
+    finally:
+        watcher.close()
+    # One time-out of 0.2 s, not ten.
+    assert seconds < 1.0
+
+
+class SteppedClock(SystemClock):
+    """The clock of the process, whose steady time passes when the test says so."""
+
+    seconds = 0.0
+
+    def steady_seconds(self) -> float:
+        """Return the time."""
+        return self.seconds
+
+
+def _claimed(clock: SystemClock) -> ClaimedJob:
+    return ClaimedJob(
+        id=clock.new_id(),
+        kind="charge",
+        queue="charges",
+        tenant="default",
+        arguments={"invoice_id": str(uuid4())},
+        attempt=1,
+        max_attempts=4,
+        outage_count=0,
+        token=1,
+        lease_until=clock.now(),
+        started_at=clock.now(),
+        worker="worker@test",
+    )

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from redis import Redis
 from support.cluster import REPOSITORY, Cluster, cluster
 from support.processes import children
 from support.waiting import until
-from support.witness import witness
+from support.witness import Witness, witness
 
 from billing_jobs.embedded.postgres import EmbeddedPostgres
 from billing_jobs.registry import QUEUES
@@ -81,23 +82,39 @@ IN_FORCE: Mapping[str, object] = {
 
 
 @pytest.fixture(scope="module")
-def made(
+def seen(
     tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> Iterator[Cluster]:
-    """A cluster whose deployment has settings of its own, with a foreign file on its path."""
+) -> Iterator[tuple[Cluster, Witness]]:
+    """
+    A cluster whose deployment has settings of its own, with a foreign file on its path.
+
+    Its worker and its beat reach Postgres through a witness.
+    """
     directory = tmp_path_factory.mktemp("worker")
     settings = {"celery_config": "our_deployment"}
-    with cluster(directory, postgres_server, settings=settings) as started:
-        (started.directory / "our_deployment.py").write_text(DEPLOYMENT)
-        (started.directory / "celeryconfig.py").write_text(FOREIGN)
-        started.start(concurrency=1)
-        yield started
+    with ExitStack() as stack:
+        made = stack.enter_context(cluster(directory, postgres_server, settings=settings))
+        (made.directory / "our_deployment.py").write_text(DEPLOYMENT)
+        (made.directory / "celeryconfig.py").write_text(FOREIGN)
+        sockets = tmp_path_factory.mktemp("witness")
+        connecting = stack.enter_context(witness(sockets, made.database_url))
+        made.processes.settings = {**made.processes.settings, "database_url": connecting.url}
+        made.start(concurrency=1)
+        yield made, connecting
+        # The processes end before the witness does, or their last words would be lost.
+        made.processes.__exit__()
+
+
+@pytest.fixture
+def made(seen: tuple[Cluster, Witness]) -> Cluster:
+    """The cluster alone."""
+    return seen[0]
 
 
 @pytest.fixture(scope="module")
-def remote(made: Cluster) -> Iterator[Celery]:
+def remote(seen: tuple[Cluster, Witness]) -> Iterator[Celery]:
     """An application that knows the broker and nothing else."""
-    app = Celery("operator", broker=made.broker.url, set_as_current=False)
+    app = Celery("operator", broker=seen[0].broker.url, set_as_current=False)
     yield app
     app.close()
 
@@ -125,8 +142,8 @@ def test_every_setting_of_the_package_is_in_force_in_the_running_worker(remote: 
     answers = until(lambda: remote.control.inspect(["worker0@test"], 5.0).conf(), "an answer")
 
     conf = answers["worker0@test"]
-    in_force = {name: conf.get(name) for name in IN_FORCE}
-    in_force["task_queues"] = {queue["name"] for queue in _queues(remote)}
+    in_force: dict[str, Any] = {name: conf.get(name) for name in IN_FORCE}
+    in_force["task_queues"] = _queues(remote)
     assert in_force["broker_transport_options"].pop("client_name").startswith("billing_jobs-")
     assert in_force == IN_FORCE
     assert "vk.sock" in conf["broker_url"]
@@ -148,22 +165,20 @@ def test_the_settings_of_the_package_are_all_known_to_celery_and_all_checked() -
 
 
 def test_the_main_process_never_connects_to_postgres_and_has_no_thread(
-    made: Cluster, tmp_path: Path
+    seen: tuple[Cluster, Witness],
 ) -> None:
     """A connection that is open when a child is forked gives one customer the rows of another."""
-    with witness(tmp_path, made.database_url) as seen:
-        worker = made.processes.worker(settings={"database_url": seen.url})
-        names = [f"sockets {number}" for number in range(2)]
-        jobs = [made.gated(name) for name in names]
-        until(lambda: all(made.running_on(name) for name in names), "two workers at work")
-        (child,) = children(worker.pid)
-        threads = len(list(Path(f"/proc/{worker.pid}/task").iterdir()))
-        for name in names:
-            made.open_gate(name)
-        assert [made.ended(job_id) for job_id in jobs] == ["completed", "completed"]
-        made.processes.stop(worker)
+    made, connecting = seen
+    job_id = made.gated("sockets")
+    until(lambda: made.running_on("sockets"), "a running job")
+    main = made.processes.running[0].pid
+    (child,) = children(main)
+    threads = len(list(Path(f"/proc/{main}/task").iterdir()))
+    made.open_gate("sockets")
 
-    assert set(seen.pids) == {child}
+    assert made.ended(job_id) == "completed"
+    assert child in connecting.pids
+    assert main not in connecting.pids
     assert threads == 1
 
 
@@ -191,12 +206,14 @@ def test_a_message_that_nobody_can_read_ends_a_worker_and_loses_no_job(made: Clu
 def test_messages_of_strangers_do_not_end_a_worker(made: Cluster) -> None:
     """Unknown tasks, JSON without headers and pickles come from old versions and from mistakes."""
     headers = {"task": "billing.nonsense", "id": str(uuid4()), "lang": "py"}
-    with Celery("stranger", broker=made.broker.url, set_as_current=False) as stranger:
-        with stranger.producer_or_acquire() as producer:
-            producer.publish([[], {}, {}], routing_key="default", headers=headers)
-            producer.publish({"a": 1}, routing_key="default")
-            producer.publish({"a": 1}, routing_key="default", serializer="pickle")
-            producer.publish([["x"], {}, {}], routing_key="default", headers=_drain("nowhere"))
+    with (
+        Celery("stranger", broker=made.broker.url, set_as_current=False) as stranger,
+        stranger.producer_or_acquire() as producer,
+    ):
+        producer.publish([[], {}, {}], routing_key="default", headers=headers)
+        producer.publish({"a": 1}, routing_key="default")
+        producer.publish({"a": 1}, routing_key="default", serializer="pickle")
+        producer.publish([["x"], {}, {}], routing_key="default", headers=_drain("nowhere"))
 
     job_id = made.gated("after strangers")
     made.open_gate("after strangers")
@@ -228,12 +245,13 @@ def test_what_cannot_keep_the_promises_is_refused_at_start_with_the_reason(
     assert " ready" not in ended.stdout + ended.stderr
 
 
-def test_a_deployment_whose_settings_are_not_there_is_told_so(made: Cluster, tmp_path: Path) -> None:
+def test_a_deployment_whose_settings_are_not_there_is_told_so(made: Cluster) -> None:
     """Started with our settings instead of its own, it would look fine and be wrong."""
-    ended = _celery(made, "report", path=tmp_path, BILLING_JOBS_CELERY_CONFIG="nowhere")
+    with made.calling({**made.environment, "BILLING_JOBS_CELERY_CONFIG": "nowhere"}) as caller:
+        answer = caller.run("from billing_jobs import app\napp.conf.broker_url")
 
-    assert ended.returncode == 1
-    assert "celery_config = nowhere: no such module in the working directory" in ended.stderr
+    assert answer.error == "SettingsInvalid"
+    assert "celery_config = nowhere: no such module in the working directory" in answer.message
 
 
 def test_the_celery_command_finds_a_deployment_in_the_working_directory(
@@ -268,9 +286,8 @@ def _drain(queue: str) -> dict[str, object]:
     return {"task": "billing.drain", "id": str(uuid4()), "lang": "py", "kwargs": {"queue": queue}}
 
 
-def _queues(remote: Celery) -> list[dict[str, Any]]:
-    answers = until(
-        lambda: remote.control.inspect(["worker0@test"], 5.0).active_queues(), "an answer"
-    )
-    queues: list[dict[str, Any]] = answers["worker0@test"]
-    return queues
+def _queues(remote: Celery) -> set[str]:
+    """Return the queues that the worker takes from."""
+    inspected = remote.control.inspect(["worker0@test"], 5.0)
+    answers = until(inspected.active_queues, "an answer")
+    return {str(queue["name"]) for queue in answers["worker0@test"]}

@@ -28,6 +28,7 @@ from support.wire import SandboxProcess, sandbox_process
 
 from billing_jobs import lifecycle
 from billing_jobs.adapters.doorbell import BrokerDoorbell
+from billing_jobs.adapters.gateway.http import HttpGateway
 from billing_jobs.config import child_environment
 from billing_jobs.embedded.postgres import EmbeddedPostgres
 from billing_jobs.embedded.valkey import EmbeddedValkey
@@ -64,7 +65,7 @@ class Cluster:
     broker: EmbeddedValkey
     sandbox: SandboxProcess
     processes: Processes
-    #: For enqueueing from the test itself; it rings nobody, so beat must run.
+    #: For the test itself, on the same database and gateway; it rings nobody, so beat must run.
     engine: Engine
 
     def bill(self, *tokens: str) -> list[UUID]:
@@ -112,7 +113,7 @@ class Cluster:
         path = self.directory / f"{name}.running"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
-    def query(self, sql: str, *parameters: object) -> list[tuple[object, ...]]:
+    def query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """Look into the database where no port does."""
         return books.query(self.database_url, sql, *parameters)
 
@@ -151,8 +152,8 @@ class Cluster:
             if capture["metadata"].get("invoice_id") == str(invoice_id)
         ]
 
-    def unbalanced(self) -> list[tuple[object, ...]]:
-        """Return the transactions of the ledger whose sides do not add up to zero; there are none."""
+    def unbalanced(self) -> list[tuple[Any, ...]]:
+        """Return the transactions of the ledger whose sides do not add up; there are none."""
         return self.query(
             "SELECT transaction_id FROM ledger_entries "
             "GROUP BY transaction_id, currency HAVING sum(amount_minor) <> 0"
@@ -190,8 +191,9 @@ def cluster(
     settings: Mapping[str, object] | None = None,
     plugins: Sequence[str] = ("support.kinds_plugin",),
     template: str = TEMPLATE,
+    graceful: bool = True,
 ) -> Iterator[Cluster]:
-    """Put a cluster together; no worker and no beat runs yet."""
+    """Put a cluster together; no worker and no beat runs yet. `graceful` is for its end."""
     files = directory / "cluster files"
     files.mkdir()
     paths = [plug_in(directory, plugins), REPOSITORY / "tests", REPOSITORY]
@@ -199,7 +201,9 @@ def cluster(
         url = stack.enter_context(database(server, template))
         broker = stack.enter_context(embedded_valkey(directory))
         sandbox = stack.enter_context(sandbox_process(directory))
-        engine = stack.enter_context(postgres_engine(url))
+        gateway = HttpGateway(sandbox.url, "sk_test", 3.0, 20.0)
+        stack.callback(gateway.close)
+        engine = stack.enter_context(postgres_engine(url, gateway=gateway))
         addresses = {
             "database_url": url,
             "broker_url": broker.url,
@@ -209,6 +213,7 @@ def cluster(
             files,
             {**QUICK, **addresses, **(settings or {})},
             {"PYTHONPATH": ":".join(map(str, paths))},
+            graceful=graceful,
         )
         stack.enter_context(processes)
         extended = replace(engine, registry=with_test_kinds())

@@ -86,9 +86,19 @@ def _kept(_result: None, _job: object, attempt: Any, reference: str) -> None:  #
 
 
 _after(PostgresJobStore, "claim", _claimed)
-_after(PostgresJobStore, "record", lambda _, job, *__, **___: _pass("record", _subject(job.arguments)))
+_after(
+    PostgresJobStore, "record", lambda _, job, *__, **___: _pass("record", _subject(job.arguments))
+)
 _after(PostgresLedger, "open_charge", lambda _, __, invoice, *___: _pass("open_charge", invoice))
-_after(PostgresLedger, "declare_call", lambda _, __, attempt: _pass("declare_call", attempt.invoice_id))
+_after(
+    PostgresLedger, "declare_call", lambda _, __, attempt: _pass("declare_call", attempt.invoice_id)
+)
 _after(PostgresLedger, "keep_object", _kept)
-_after(HttpGateway, "create", lambda _, asked, **__: _pass("create", dict(asked.metadata)["invoice_id"]))
-_after(HttpGateway, "confirm", lambda _, reference, **__: _pass("confirm", _invoices.get(reference)))
+_after(
+    HttpGateway,
+    "create",
+    lambda _, asked, **__: _pass("create", dict(asked.metadata)["invoice_id"]),
+)
+_after(
+    HttpGateway, "confirm", lambda _, reference, **__: _pass("confirm", _invoices.get(reference))
+)

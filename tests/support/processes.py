@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -28,6 +29,8 @@ class Processes:
     directory: Path
     settings: Mapping[str, object]
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: Whether what runs at the end is asked to end, which takes seconds, or killed.
+    graceful: bool = True
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -35,13 +38,9 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop what runs, all at once; kill what does not end, with everything it started."""
-        for process in self.running:
-            ask_to_end(process)
-        deadline = time.monotonic() + STOP_SECONDS
-        for process in self.running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+        """Leave nothing behind; what does not end is killed, with everything it started."""
+        if self.graceful:
+            self._ask_all_to_end()
         for process in self.running:
             kill(process)
 
@@ -75,14 +74,18 @@ class Processes:
 
     def beat(self) -> subprocess.Popen[bytes]:
         """Start a beat and wait until its dispatcher runs."""
-        process = self.launch_beat()
-        log = self.log_of(process)
-        until(lambda: says(log, "beat.started"), f"a beat that is started, see {log}")
+        (process,) = self.beats(1)
         return process
 
-    def launch_beat(
-        self, settings: Mapping[str, object] | None = None
-    ) -> subprocess.Popen[bytes]:
+    def beats(self, number: int) -> list[subprocess.Popen[bytes]]:
+        """Start some beats at the same time and wait until their dispatchers run."""
+        started = [self.launch_beat() for _ in range(number)]
+        for process in started:
+            log = self.log_of(process)
+            until(partial(says, log, "beat.started"), f"a beat that is started, see {log}")
+        return started
+
+    def launch_beat(self, settings: Mapping[str, object] | None = None) -> subprocess.Popen[bytes]:
         """Start a beat and do not wait for it."""
         return self._celery("beat", "--loglevel=INFO", settings=settings)
 
@@ -99,6 +102,14 @@ class Processes:
         """Ask a process to end and return its exit status."""
         ask_to_end(process)
         return process.wait(STOP_SECONDS)
+
+    def _ask_all_to_end(self) -> None:
+        for process in self.running:
+            ask_to_end(process)
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in self.running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
 
     def _celery(
         self, *options: str, settings: Mapping[str, object] | None = None

@@ -158,6 +158,10 @@ def driver_connection(transaction: object) -> Connection:
     if hasattr(found, "connection") and callable(found.connection):
         found = found.connection()
     if isinstance(found, sqlalchemy.Connection):
+        if not found.in_transaction():
+            # SQLAlchemy begins at its own first statement and commits only what it began: without
+            # this, a job that is sent past it would be rolled back in silence.
+            found.begin()
         driver = found.connection.driver_connection
         if isinstance(driver, psycopg.Connection):
             return driver
