@@ -125,13 +125,9 @@ class BrokerDoorbell:
         return producer
 
     def _channel_errors(self) -> tuple[type[BaseException], ...]:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            return ()
+        connection: Connection = self._local.connection
         return tuple(connection.connection_errors) + tuple(connection.channel_errors)
 
     def _hang_up(self) -> None:
         self._local.pid = None
-        connection, self._local.connection = getattr(self._local, "connection", None), None
-        if connection is not None:
-            connection.collect(socket_timeout=self._timeout_seconds)
+        self._local.connection.collect(socket_timeout=self._timeout_seconds)

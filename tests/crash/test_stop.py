@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from uuid import uuid4
 
 import billiard.pool
 import pytest
@@ -15,7 +18,10 @@ from support.processes import says
 from support.waiting import until
 
 from billing_jobs import lifecycle
+from billing_jobs.domain.job import ClaimedJob
 from billing_jobs.embedded.postgres import EmbeddedPostgres
+from billing_jobs.lifecycle import Engine
+from billing_jobs.worker.hand_back import HandBack
 from billing_jobs.worker.shutdown import HAND_BACK_SECONDS
 
 #: A worker is gone so long after its last job or its deadline, also on a busy machine.
@@ -35,7 +41,7 @@ def test_a_stopping_worker_finishes_its_job_and_claims_nothing_more(made: Cluste
     """
     A deploy must cost no work and no attempt, also where the system signals every process.
 
-    One worker gets its signal alone, in the other each child gets it too.
+    One worker gets its signal alone, from an impatient person, in the other each child gets it too.
     """
     queues = ("default", "maintenance")
     workers = [made.processes.launch_worker("-Q", queue) for queue in queues]
@@ -47,7 +53,8 @@ def test_a_stopping_worker_finishes_its_job_and_claims_nothing_more(made: Cluste
     until(lambda: all(made.running_on(f"running in {queue}") for queue in queues), "running jobs")
     waiting = [made.gated(f"waiting in {queue}", queue=queue) for queue in queues]
 
-    os.kill(workers[0].pid, signal.SIGTERM)
+    for _ in range(2):
+        os.kill(workers[0].pid, signal.SIGTERM)
     os.killpg(workers[1].pid, signal.SIGTERM)
     for worker, queue in zip(workers, queues, strict=True):
         until(partial(says, made.processes.log_of(worker), "worker.draining"), "the stop")
@@ -97,9 +104,42 @@ def test_what_is_not_finished_at_the_deadline_is_handed_back_and_spends_nothing(
     assert len(made.captures(invoice_id)) == 1
 
 
+def test_an_executor_that_ends_its_process_by_itself_is_no_stop(engine: Engine) -> None:
+    """Handed back, it would run and end the next process for ever; as a crash it is counted."""
+    job = _claimed(engine)
+    keeper = HandBack(engine.keeper, engine.store, lambda: False)
+
+    with pytest.raises(SystemExit), keeper.hold(job, 0.0):
+        sys.exit("an executor's own idea")
+
+    view = engine.store.get(job.id)
+    assert view is not None
+    assert view.state == "running"
+
+
+def test_a_stop_does_not_hand_back_what_belongs_to_another_by_now(engine: Engine) -> None:
+    """A worker that was frozen before it was stopped may find its job in other hands."""
+    job = _claimed(engine)
+    keeper = HandBack(engine.keeper, engine.store, lambda: True)
+
+    with pytest.raises(SystemExit), keeper.hold(replace(job, token=job.token - 1), 0.0):
+        sys.exit()
+
+    view = engine.store.get(job.id)
+    assert view is not None
+    assert (view.state, view.attempt) == ("running", 1)
+
+
 def test_the_limit_of_a_childs_last_wait_is_still_where_we_set_it() -> None:
     """It is a private name of billiard: under another one, many stops would take half a minute."""
     waits = vars(billiard.pool.Worker)["_ensure_messages_consumed"]
 
     assert "GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT" in waits.__code__.co_names
     assert billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_INTERVAL == 0.1
+
+
+def _claimed(engine: Engine) -> ClaimedJob:
+    lifecycle.enqueue(engine, "charge", {"invoice_id": uuid4()})
+    kinds = engine.registry.of_queue("charges")
+    (job,) = engine.store.claim("charges", kinds, limit=1, ttl_seconds=20.0, worker="here")
+    return job

@@ -247,11 +247,17 @@ def test_what_cannot_keep_the_promises_is_refused_at_start_with_the_reason(
 
 def test_a_deployment_whose_settings_are_not_there_is_told_so(made: Cluster) -> None:
     """Started with our settings instead of its own, it would look fine and be wrong."""
-    with made.calling({**made.environment, "BILLING_JOBS_CELERY_CONFIG": "nowhere"}) as caller:
-        answer = caller.run("from billing_jobs import app\napp.conf.broker_url")
+    (made.directory / "incomplete.py").write_text("import not_installed\n")
+    answers = {}
+    for name in ("nowhere", "incomplete"):
+        with made.calling({**made.environment, "BILLING_JOBS_CELERY_CONFIG": name}) as caller:
+            answers[name] = caller.run("from billing_jobs import app\napp.conf.broker_url")
 
-    assert answer.error == "SettingsInvalid"
-    assert "celery_config = nowhere: no such module in the working directory" in answer.message
+    assert answers["nowhere"].error == "SettingsInvalid"
+    assert "celery_config = nowhere: no such module in the working" in answers["nowhere"].message
+    # A fault inside the deployment's own file keeps its own words.
+    assert answers["incomplete"].error == "ModuleNotFoundError"
+    assert "not_installed" in answers["incomplete"].message
 
 
 def test_the_celery_command_finds_a_deployment_in_the_working_directory(
