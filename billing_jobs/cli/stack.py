@@ -8,6 +8,7 @@ run on them is `up.py`.
 from __future__ import annotations
 
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -162,6 +163,8 @@ def _processes(
             env=environment,
             log=logs / f"{name}.log",
             stop_deadline_seconds=stop_seconds,
+            # A worker that is asked to stop while its broker dies beside it waits for the broker.
+            death_signal=signal.SIGKILL,
         )
 
     celery = ("celery", "-A", "billing_jobs")

@@ -34,6 +34,9 @@ class ProcessSpec:
     ready: Callable[[], bool] | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     stop_deadline_seconds: float = 10.0
+    #: What it gets when we die; None is the stop signal. A process that cannot be sure to end
+    #: without the servers that die beside it is killed.
+    death_signal: signal.Signals | None = None
     #: Whether it is started again when it ends by itself.
     restart: bool = True
 
@@ -79,7 +82,7 @@ class Process:
         """
         Start it; harmless when it runs.
 
-        Crash safety: if we die, it gets its stop signal.
+        Crash safety: if we die, it gets its death signal.
 
         Raises:
             ServerFailed: the system did not start a process at all.
@@ -87,7 +90,12 @@ class Process:
         if self.pid is not None:
             return
         spec = self._spec
-        program = Program(argv=spec.argv, env=spec.env, log=self.log, death_signal=spec.stop_signal)
+        program = Program(
+            argv=spec.argv,
+            env=spec.env,
+            log=self.log,
+            death_signal=spec.death_signal or spec.stop_signal,
+        )
         self._child = Child.start(program)
 
     def is_ready(self) -> bool:
