@@ -120,7 +120,7 @@ class JobStore(Protocol):
         """Make a dead letter pending again under the same keys."""
 
     def resolve(self, job_id: UUID, *, actor: str, reason: str) -> bool:
-        """Close a dead letter as cancelled."""
+        """Close a dead letter as cancelled; False also while a call of it is in doubt."""
 
     def get(self, job_id: UUID) -> JobView | None:
         """Return one job."""

@@ -30,7 +30,7 @@ class BrokerDoorbell:
     `Doorbell` over Redis or Valkey.
 
     Each thread of each process has its own connection, made at its first ring. After a ring that
-    failed, or that took longer than the time-out in all its steps, the process rings no more for
+    failed, or whose steps took longer than the time-out together, the process rings no more for
     `pause_seconds`: the dispatcher rings anyway, and a frozen or slow broker costs the time-out
     once and not on each call.
     """
@@ -62,18 +62,19 @@ class BrokerDoorbell:
         Crash safety: writes nothing that matters; lost or sent twice, a worker looks into the queue
         and claims what is due, or nothing.
         """
-        started_seconds = self._steady_seconds()
-        if started_seconds < self._silent_until_seconds:
+        if self._steady_seconds() < self._silent_until_seconds:
             return False
         try:
             producer = self._producer()
+            # Connecting is not counted: it happens once, and imports what it needs.
+            connected_seconds = self._steady_seconds()
             if self._waiting(producer, queue) < self._backlog:
                 self._publish(producer, queue)
         except BROKER_ERRORS + self._channel_errors():
             self._pause()
             self._hang_up()
             return False
-        if self._steady_seconds() - started_seconds > self._timeout_seconds:
+        if self._steady_seconds() - connected_seconds > self._timeout_seconds:
             self._pause()
         return True
 

@@ -95,7 +95,10 @@ def resolve(job_id: JobId, *, reason: Reason, actor: Actor = "cli") -> None:
         view = _found(runtime, job_id)
         resolved = runtime.engine.store.resolve(job_id, actor=actor, reason=reason)
     if not resolved:
-        raise IllegalTransition(f"Job {job_id} is {view.state}: only a dead letter is resolved.")
+        raise IllegalTransition(
+            f"Job {job_id} is {view.state}: only a dead letter is resolved, and only while no call "
+            "of it is in doubt. Replay it: the next run looks at the gateway first."
+        )
     console.say("cancelled")
 
 

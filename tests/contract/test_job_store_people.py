@@ -237,6 +237,16 @@ def test_a_resolved_dead_letter_is_closed_for_good(bench: JobBench) -> None:
     assert not bench.store.resolve(job.id, actor="op", reason="x")
 
 
+def test_a_dead_letter_whose_call_is_in_doubt_is_not_closed(bench: JobBench) -> None:
+    """Money may have moved: a replay looks it up, closing it would hide it."""
+    job = running(bench)
+    assert bench.open_effect(job)
+    bench.store.record(job, recording(Verb.BURY))
+
+    assert not bench.store.resolve(job.id, actor="op", reason="x")
+    assert bench.store.replay(job.id, actor="op", reason="look it up")
+
+
 @pytest.mark.parametrize("verb", [Verb.COMPLETE, Verb.FAIL, Verb.RESCHEDULE])
 def test_only_a_dead_letter_is_replayed_or_resolved(bench: JobBench, verb: Verb) -> None:
     """A completed charge that could be replayed would be a second charge."""

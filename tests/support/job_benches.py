@@ -153,9 +153,9 @@ class PostgresBench:
         return now.astimezone(UTC)
 
     def pass_seconds(self, seconds: float) -> None:
-        """Move what the rows say about time into the past."""
+        """Move every moment that is waited for into the past."""
         step = "make_interval(secs => %(seconds)s)"
-        columns = ("run_at", "expires_at", "lease_until", "started_at", "finished_at")
+        columns = ("run_at", "expires_at", "lease_until")
         moved = ", ".join(f"{column} = {column} - {step}" for column in columns)
         self.sql(f"UPDATE jobs SET {moved}", seconds=seconds)
         self.sql(f"UPDATE lanes SET closed_until = closed_until - {step}", seconds=seconds)

@@ -242,9 +242,10 @@ class MemoryJobStore:
         """
         with self._lock:
             row = self._dead(job_id)
-            if row is not None:
-                row.move(Verb.RESOLVE, JobState.CANCELLED, actor, reason)
-            return row is not None
+            if row is None or row.effect_open:
+                return False
+            row.move(Verb.RESOLVE, JobState.CANCELLED, actor, reason)
+            return True
 
     def get(self, job_id: UUID) -> JobView | None:
         """Return one job."""

@@ -367,11 +367,12 @@ audit AS (
 SELECT id FROM replayed;
 
 -- name: resolve
--- dead_letter → cancelled. Guard: state. Rows: 1 or 0.
+-- dead_letter → cancelled. Guard: state, and no effect is open: money that may have moved is looked
+-- up by a replay, never closed unseen. Rows: 1 or 0.
 WITH resolved AS (
     UPDATE jobs
     SET state = 'cancelled', version = version + 1
-    WHERE id = %(id)s AND state = 'dead_letter'
+    WHERE id = %(id)s AND state = 'dead_letter' AND NOT effect_open
     RETURNING id, version, attempt
 ),
 
