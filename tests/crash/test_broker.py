@@ -78,9 +78,12 @@ def caller(made: Cluster) -> Iterator[Caller]:
     """
     A service whose calls are measured.
 
-    It forgets a broken broker at once, so that each of its calls meets it again.
+    It waits for a ring as long as the default says, and forgets a broken broker at once, so that
+    each of its calls meets it again.
     """
-    with made.calling({**made.environment, "BILLING_JOBS_RING_PAUSE_SECONDS": "0s"}) as started:
+    settings = {"RING_PAUSE_SECONDS": "0s", "RING_TIMEOUT_SECONDS": "200ms"}
+    variables = {f"BILLING_JOBS_{name}": value for name, value in settings.items()}
+    with made.calling(made.environment | variables) as started:
         started.value(MEASURED_STORE)
         yield started
 

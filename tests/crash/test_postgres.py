@@ -28,7 +28,7 @@ def test_a_restart_of_postgres_under_running_jobs_loses_nothing_and_leaves_nothi
     server: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     """A failover in the night: calls are on the wire, commits are on their way, nobody is awake."""
-    with cluster(tmp_path, server, template="postgres", graceful=False) as made:
+    with cluster(tmp_path, server, template="postgres") as made:
         invoices = made.bill(*SLOW)
         gate = made.gated("over the restart")
         broken = made.enqueue("test_broken_shortly", {})

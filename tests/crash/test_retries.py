@@ -31,7 +31,8 @@ def test_while_retries_are_pending_the_broker_holds_no_message_with_a_time(
     failing: tuple[Cluster, list[UUID]],
 ) -> None:
     """A worker that holds a message with an eta dies with the broker; a long eta runs twice."""
-    made, jobs = failing
+    made, _ = failing
+    jobs = [made.enqueue("test_broken_shortly", {}) for _ in range(3)]
     until(
         lambda: len(_runs(made, jobs)) >= len(jobs) and _waiting(made, jobs),
         "jobs that failed and wait",

@@ -144,7 +144,7 @@ def test_a_broker_that_answers_slowly_is_left_alone_for_a_while(broker: Embedded
             behind.connect(str(broker.socket))
             while not server.over.is_set():
                 for source in select.select([client, behind], [], [], 0.1)[0]:
-                    server.over.wait(0.07 if source is client else 0)
+                    server.over.wait(0.08 if source is client else 0)
                     other = behind if source is client else client
                     other.sendall(source.recv(65_536))
 

@@ -42,7 +42,7 @@ def test_get_waits_for_the_row_and_returns_its_result(caller: Caller, made: Clus
     (invoice_id,) = made.bill("pm_sandbox_ok")
 
     caller.value(f"handle = charge.delay('{invoice_id}')\nhandle.id")
-    # The charge was there before, without a ring, and there is no beat here.
+    # There is no beat here, so the test itself makes sure that somebody rings.
     made.ring("charges")
     result = caller.value("handle.get(timeout=30)")
 
@@ -67,11 +67,13 @@ def test_get_gives_up_after_its_timeout_and_the_job_goes_on(caller: Caller, made
     assert made.ended(job_id) == "completed"
 
 
-def test_a_failed_job_raises_with_the_reason(caller: Caller) -> None:
+def test_a_failed_job_raises_with_the_reason(caller: Caller, made: Cluster) -> None:
     """A caller that gets a value for a charge that was refused ships the goods for nothing."""
     invoice_id = uuid4()
 
-    answer = caller.run(f"handle = charge.delay('{invoice_id}')\nhandle.get(timeout=30)")
+    caller.value(f"handle = charge.delay('{invoice_id}')\nhandle.id")
+    made.ring("charges")
+    answer = caller.run("handle.get(timeout=30)")
 
     assert answer.error == "JobNotSuccessful"
     assert f"(charge) is failed: There is no invoice {invoice_id}" in answer.message
@@ -115,7 +117,9 @@ def test_an_unknown_id_is_pending_in_celerys_sense(caller: Caller) -> None:
 
 def test_no_result_and_no_subscription_is_left_in_the_broker(caller: Caller, made: Cluster) -> None:
     """Results in the broker expire and fill it; one that nobody fetches must cost nothing."""
-    caller.value(f"charge.delay('{uuid4()}').get(timeout=30, propagate=False) and None")
+    caller.value(f"handle = charge.delay('{uuid4()}')\nhandle.id")
+    made.ring("charges")
+    caller.value("str(handle.get(timeout=30, propagate=False))")
 
     with Redis(unix_socket_path=str(made.broker.socket)) as client:
         keys = {key.decode() for key in client.keys("*")}

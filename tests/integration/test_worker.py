@@ -36,6 +36,9 @@ STAND_IN = {
     "gevent/signal.py": "",
 }
 
+#: Where the worker is that does not survive its test.
+DOOMED_QUEUE = "maintenance"
+
 #: What must be in force in a running worker. The stop's deadline is taken over and set to zero, and
 #: the deployment has its own value for the number of tasks of a child.
 IN_FORCE: Mapping[str, object] = {
@@ -99,7 +102,8 @@ def seen(
         sockets = tmp_path_factory.mktemp("witness")
         connecting = stack.enter_context(witness(sockets, made.database_url))
         made.processes.settings = {**made.processes.settings, "database_url": connecting.url}
-        made.start(concurrency=1)
+        # All queues but one, in which a message is going to end another worker.
+        made.start("-Q", ",".join(queue for queue in QUEUES if queue != DOOMED_QUEUE))
         yield made, connecting
         # The processes end before the witness does, or their last words would be lost.
         made.processes.__exit__()
@@ -143,7 +147,7 @@ def test_every_setting_of_the_package_is_in_force_in_the_running_worker(remote: 
 
     conf = answers["worker0@test"]
     in_force: dict[str, Any] = {name: conf.get(name) for name in IN_FORCE}
-    in_force["task_queues"] = _queues(remote)
+    in_force["task_queues"] = {queue["name"] for queue in conf["task_queues"]}
     assert in_force["broker_transport_options"].pop("client_name").startswith("billing_jobs-")
     assert in_force == IN_FORCE
     assert "vk.sock" in conf["broker_url"]
@@ -182,25 +186,32 @@ def test_the_main_process_never_connects_to_postgres_and_has_no_thread(
     assert threads == 1
 
 
-def test_a_message_that_nobody_can_read_ends_a_worker_and_loses_no_job(made: Cluster) -> None:
+def test_a_message_that_nobody_can_read_ends_a_worker_and_loses_no_job(
+    made: Cluster, remote: Celery
+) -> None:
     """Celery's main process does not survive it: it must end, not stay deaf, after its jobs."""
-    doomed = made.processes.worker("-Q", "maintenance")
-    running = made.gated("unreadable", queue="maintenance")
+    # With a child to spare: a worker whose children are all busy fetches nothing.
+    doomed = made.processes.worker("-Q", DOOMED_QUEUE, concurrency=2)
+    running = made.gated("unreadable", queue=DOOMED_QUEUE)
+    made.ring(DOOMED_QUEUE)
     until(lambda: made.running_on("unreadable"), "a running job")
     with Redis(unix_socket_path=str(made.broker.socket)) as client:
-        client.lpush("maintenance", "not json")
+        client.lpush(DOOMED_QUEUE, "not json")
     until(lambda: "Unrecoverable" in made.processes.log_of(doomed).read_text(), "the error")
-    waiting = made.gated("after the unreadable", queue="maintenance")
+    waiting = made.gated("after the unreadable", queue=DOOMED_QUEUE)
     for name in ("unreadable", "after the unreadable"):
         made.open_gate(name)
 
     assert doomed.wait(timeout=30) != 0
     assert made.ended(running) == "completed"
-    # The next worker, here the one that takes every queue, finds the rest.
+    # Another worker takes the queue over and finds the rest.
+    remote.control.add_consumer(DOOMED_QUEUE, destination=["worker0@test"])
     assert made.ended(waiting) == "completed"
-    assert made.query(
+    remote.control.cancel_consumer(DOOMED_QUEUE, destination=["worker0@test"])
+    runs = made.query(
         "SELECT attempt, crash_count FROM jobs WHERE id = ANY(%s)", [running, waiting]
-    ) == [(1, 0), (1, 0)]
+    )
+    assert runs == [(1, 0), (1, 0)]
 
 
 def test_messages_of_strangers_do_not_end_a_worker(made: Cluster) -> None:
@@ -290,10 +301,3 @@ def _celery(
 
 def _drain(queue: str) -> dict[str, object]:
     return {"task": "billing.drain", "id": str(uuid4()), "lang": "py", "kwargs": {"queue": queue}}
-
-
-def _queues(remote: Celery) -> set[str]:
-    """Return the queues that the worker takes from."""
-    inspected = remote.control.inspect(["worker0@test"], 5.0)
-    answers = until(inspected.active_queues, "an answer")
-    return {str(queue["name"]) for queue in answers["worker0@test"]}

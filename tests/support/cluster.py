@@ -46,7 +46,8 @@ QUICK: Mapping[str, object] = {
     "gateway_read_timeout_seconds": "1s",
     "reconcile_ladder_seconds": "1s,2s,4s,60s",
     "outage_defer_seconds": "1s",
-    "ring_pause_seconds": "1s",
+    "ring_pause_seconds": "100ms",
+    "ring_timeout_seconds": "300ms",
     "smtp_url": "smtp://127.0.0.1:1",
     "log_format": "json",
 }
