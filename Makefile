@@ -11,7 +11,7 @@ WORKERS ?= 4
 
 .PHONY: help
 help: ## print this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/.run: requirements/run.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "billing_jobs needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Install it and run: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -30,7 +30,8 @@ run: $(VENV)/.run ## set up, start everything embedded and bill the example book
 
 .PHONY: test
 test: check ## set up, then lint, types, contracts and every test, with coverage
-	"$(BIN)/python" -m pytest -n $(WORKERS) --cov --cov-report= $(TESTS) $(ARGS)
+	"$(BIN)/python" -m pytest -n $(WORKERS) -m "not timing" --cov --cov-report= $(TESTS) $(ARGS)
+	"$(BIN)/python" -m pytest -m timing $(TESTS) $(ARGS)
 	"$(BIN)/python" -m coverage report --fail-under=95
 	"$(BIN)/python" -m coverage report --fail-under=100 --include='billing_jobs/domain/*,billing_jobs/lifecycle.py'
 

@@ -94,10 +94,8 @@ class JobTask(Task[Any, Any]):
         wanted = read_options(options)
         arguments = arguments_by_name(self.kind, args or (), kwargs or {})
         recorded = lifecycle.enqueue(runtime().engine, self.kind, arguments, wanted)
-        handle = JobHandle(str(recorded.id), backend=self.backend, task_name=self.name, app=app)
-        # Celery would answer None at once for a task whose results it ignores.
-        handle.ignored = False
-        return handle
+        # Made here and not by Celery, whose handle answers None at once where results are ignored.
+        return JobHandle(str(recorded.id), backend=self.backend, task_name=self.name, app=app)
 
     def retry(self, *_args: object, exc: Exception | None = None, **_options: object) -> NoReturn:
         """Raise Celery's `Retry` and publish nothing: retries are rows with a `run_at`."""

@@ -89,6 +89,7 @@ def caller(made: Cluster) -> Iterator[Caller]:
 
 
 @pytest.mark.parametrize("trouble", ["stopped", "frozen"])
+@pytest.mark.timing
 def test_a_call_returns_at_once_whatever_the_broker_does_and_its_job_runs_later(
     trouble: str, made: Cluster, caller: Caller
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_call_returns_at_once_whatever_the_broker_does_and_its_job_runs_later(
     assert [made.ended(job_id) for job_id, _ in calls] == ["failed"] * CALLS
 
 
+@pytest.mark.timing
 def test_a_call_that_has_to_connect_to_a_frozen_broker_returns_at_once(
     made: Cluster, caller: Caller
 ) -> None:

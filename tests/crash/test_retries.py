@@ -44,6 +44,7 @@ def test_while_retries_are_pending_the_broker_holds_no_message_with_a_time(
     assert {message["headers"]["task"] for message in held} <= {"billing.drain"}
 
 
+@pytest.mark.timing
 def test_a_failing_job_runs_again_after_one_four_and_nine_seconds_and_then_is_a_dead_letter(
     failing: tuple[Cluster, list[UUID]],
 ) -> None:

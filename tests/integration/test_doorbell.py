@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from redis import Redis
 from support.scripted import ScriptedServer, scripted_server
+from support.waiting import until
 
 from billing_jobs.adapters.doorbell import DRAIN_TASK, BrokerDoorbell
 from billing_jobs.embedded.valkey import EmbeddedValkey
@@ -82,6 +83,7 @@ def test_a_flushed_broker_takes_the_next_ring_at_once(broker: EmbeddedValkey) ->
 
 
 @pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.timing
 def test_a_frozen_broker_costs_one_time_out_and_then_nothing_for_a_while(
     *, warm: bool, broker: EmbeddedValkey
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_frozen_broker_costs_one_time_out_and_then_nothing_for_a_while(
     assert bell.ring("charges")
 
 
+@pytest.mark.timing
 def test_a_broker_that_is_down_is_noticed_at_once_and_found_again(broker: EmbeddedValkey) -> None:
     """The closed port is the easy case, and the one in which Celery tries again for seconds."""
     clock = Clock()
@@ -118,6 +121,7 @@ def test_a_broker_that_is_down_is_noticed_at_once_and_found_again(broker: Embedd
     assert bell.ring("charges")
 
 
+@pytest.mark.timing
 def test_a_name_that_does_not_resolve_costs_no_more() -> None:
     """A typing error in the address must not look like a slow shop."""
     rang, seconds = _timed(doorbell("redis://broker.invalid:6379/0"))
@@ -179,19 +183,24 @@ def test_threads_ring_side_by_side_with_a_connection_each(broker: EmbeddedValkey
     """A web server rings from many threads; a shared connection mixes up their answers."""
     bell = doorbell(broker.url, backlog=1000)
     answers: list[bool] = []
-    start = threading.Barrier(8)
+    start, counted = threading.Barrier(8), threading.Event()
 
     def ring() -> None:
         start.wait()
         answers.extend(bell.ring("charges") for _ in range(20))
+        counted.wait(30)
 
     threads = [threading.Thread(target=ring) for _ in range(8)]
     for thread in threads:
         thread.start()
+    until(lambda: len(answers) == 160, "all rings")
+    connections = _ringers(broker).count(f"billing_jobs-ring-{os.getpid()}")
+    counted.set()
     for thread in threads:
         thread.join()
 
     assert answers == [True] * 160
+    assert connections == 8
     assert len(_waiting(broker, "charges")) == 160
 
 
@@ -202,7 +211,8 @@ def test_a_forked_child_rings_over_a_connection_of_its_own(broker: EmbeddedValke
     assert bell.ring("charges")
     child = os.fork()
     if child == 0:  # pragma: no cover - the child
-        os._exit(0 if bell.ring("invoices") else 1)
+        rang = bell.ring("invoices")
+        os._exit(0 if rang and f"billing_jobs-ring-{os.getpid()}" in _ringers(broker) else 1)
 
     _, status = os.waitpid(child, 0)
 
@@ -213,6 +223,12 @@ def test_a_forked_child_rings_over_a_connection_of_its_own(broker: EmbeddedValke
         1,
         1,
     ]
+
+
+def _ringers(broker: EmbeddedValkey) -> list[str]:
+    """Return the names under which connections are open."""
+    with Redis(unix_socket_path=str(broker.socket)) as client:
+        return [str(connection["name"]) for connection in client.client_list()]
 
 
 def _timed(bell: BrokerDoorbell) -> tuple[bool, float]:

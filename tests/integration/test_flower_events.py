@@ -140,6 +140,7 @@ def test_the_drain_itself_and_a_worker_without_the_option_tell_nothing(
 
 
 @pytest.mark.parametrize("trouble", ["stopped", "frozen"])
+@pytest.mark.timing
 def test_a_broker_in_trouble_costs_events_and_no_time(trouble: str, broker: EmbeddedValkey) -> None:
     """A job that waits for somebody to look at it is late for its customer."""
     clock = SteppedClock()

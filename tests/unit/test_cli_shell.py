@@ -76,6 +76,7 @@ def test_help_and_settings_load_nothing_heavy(tmp_path: Path, arguments: tuple[s
         assert not loaded & {"pydantic", "rich", "yaml"}
 
 
+@pytest.mark.timing
 def test_help_is_there_at_once(tmp_path: Path) -> None:
     """The budget is 0.3 s on a quiet machine; the best of five tells it from a busy one."""
     seconds = []
