@@ -84,9 +84,7 @@ class Dispatcher:
         if now >= self._rescue_at:
             self._rescue_at = now + self._rescue_seconds
             self._rescuer.turn()
-        if due_seconds is None:
-            return LOOK_SECONDS
-        return min(max(due_seconds, self._interval_seconds), LOOK_SECONDS)
+        return look_again_seconds(due_seconds, self._interval_seconds)
 
     def _run(self) -> None:
         pause = 0.0
@@ -97,6 +95,24 @@ class Dispatcher:
                 self._rescuer.broken()
                 log.warning(Event.BEAT_STEP_FAILED, step="dispatch", error=error)
                 pause = FAILED_SECONDS
+
+
+def look_again_seconds(due_seconds: float | None, interval_seconds: float) -> float:
+    """
+    Return the pause until the next look: it ends when the next job is due, or before.
+
+    A pause that would end within one interval before that moment ends an interval before it, for
+    the one after it could not be short enough.
+
+    >>> [round(look_again_seconds(due, 0.1), 3) for due in (None, 5.0, 0.25, 0.15, 0.0)]
+    [0.2, 0.2, 0.15, 0.15, 0.1]
+    """
+    interval_seconds = min(interval_seconds, LOOK_SECONDS)
+    if due_seconds is None or due_seconds >= LOOK_SECONDS + interval_seconds:
+        return LOOK_SECONDS
+    if due_seconds > LOOK_SECONDS:
+        return due_seconds - interval_seconds
+    return max(due_seconds, interval_seconds)
 
 
 class Scheduler(beat.Scheduler):

@@ -208,11 +208,16 @@ def test_a_task_id_of_any_form_names_its_job(caller: Caller, made: Cluster) -> N
 def test_retry_publishes_nothing(caller: Caller, made: Cluster) -> None:
     """Celery's own retry sends a new message with a countdown, and loses it with the broker."""
     _empty(made)
+    before = made.query("SELECT count(*) FROM jobs")
+    request = "id='0', args=['{0}'], kwargs={{}}, called_directly=False, delivery_info={{}}"
+    caller.value(f"charge.push_request({request.format(uuid4())})")
 
     answer = caller.run("charge.retry(countdown=1)")
 
+    caller.value("charge.pop_request() and None")
     assert answer.error == "Retry"
     assert made.messages() == []
+    assert made.query("SELECT count(*) FROM jobs") == before
 
 
 def test_revoking_a_handle_cancels_the_job_or_says_that_it_is_too_late(

@@ -200,7 +200,8 @@ def test_threads_ring_side_by_side_with_a_connection_each(broker: EmbeddedValkey
         thread.join()
 
     assert answers == [True] * 160
-    assert connections == 8
+    # A channel of kombu's may open a second one for its first PING; shared, it would have fewer.
+    assert connections >= 8
     assert len(_waiting(broker, "charges")) == 160
 
 

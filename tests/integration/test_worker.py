@@ -216,15 +216,18 @@ def test_a_message_that_nobody_can_read_ends_a_worker_and_loses_no_job(
 
 def test_messages_of_strangers_do_not_end_a_worker(made: Cluster) -> None:
     """Unknown tasks, JSON without headers and pickles come from old versions and from mistakes."""
-    headers = {"task": "billing.nonsense", "id": str(uuid4()), "lang": "py"}
+    nonsense, drain = (
+        {"task": f"billing.{name}", "id": str(uuid4()), "lang": "py"}
+        for name in ("nonsense", "drain")
+    )
     with (
         Celery("stranger", broker=made.broker.url, set_as_current=False) as stranger,
         stranger.producer_or_acquire() as producer,
     ):
-        producer.publish([[], {}, {}], routing_key="default", headers=headers)
+        producer.publish([[], {}, {}], routing_key="default", headers=nonsense)
         producer.publish({"a": 1}, routing_key="default")
         producer.publish({"a": 1}, routing_key="default", serializer="pickle")
-        producer.publish([["x"], {}, {}], routing_key="default", headers=_drain("nowhere"))
+        producer.publish([["nowhere"], {}, {}], routing_key="default", headers=drain)
 
     job_id = made.gated("after strangers")
     made.open_gate("after strangers")
@@ -249,7 +252,7 @@ def test_what_cannot_keep_the_promises_is_refused_at_start_with_the_reason(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    ended = _celery(made, "worker", *options, path=tmp_path)
+    ended = _celery(made, "worker", *options, cwd=tmp_path, PYTHONPATH=_path(made, tmp_path))
 
     assert ended.returncode == 1
     assert reason in ended.stderr
@@ -277,21 +280,19 @@ def test_the_celery_command_finds_a_deployment_in_the_working_directory(
     """The command of the installed package does not search there by itself, unlike `python -m`."""
     (tmp_path / "site_settings.py").write_text(DEPLOYMENT)
 
-    ended = _celery(made, "report", path=tmp_path, BILLING_JOBS_CELERY_CONFIG="site_settings")
+    ended = _celery(made, "report", cwd=tmp_path, BILLING_JOBS_CELERY_CONFIG="site_settings")
 
     assert "worker_max_tasks_per_child: 77" in ended.stdout
 
 
 def _celery(
-    made: Cluster, *options: str, path: Path, **variables: str
+    made: Cluster, *options: str, cwd: Path, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the installed command to its end."""
-    environment = {**made.environment, "BILLING_JOBS_CELERY_CONFIG": "", **variables}
-    environment["PYTHONPATH"] += f":{path}"
     return subprocess.run(
         [str(Path(sys.executable).with_name("celery")), "-A", "billing_jobs", *options],
-        env=environment,
-        cwd=path,
+        env={**made.environment, "BILLING_JOBS_CELERY_CONFIG": "", **variables},
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=60,
@@ -299,5 +300,5 @@ def _celery(
     )
 
 
-def _drain(queue: str) -> dict[str, object]:
-    return {"task": "billing.drain", "id": str(uuid4()), "lang": "py", "kwargs": {"queue": queue}}
+def _path(made: Cluster, more: Path) -> str:
+    return f"{made.environment['PYTHONPATH']}:{more}"
