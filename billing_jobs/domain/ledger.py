@@ -102,6 +102,8 @@ class ChargeAttempt:
     reason: str | None
     first_sent_at: datetime | None
     probe_count: int = 0
+    #: False when nothing is due any more: it is looked up, never sent.
+    collectible: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,11 +100,16 @@ def collect(job: ClaimedJob, ports: Ports, attempt: ChargeAttempt, *, seen_befor
 
 def _confirmed(
     job: ClaimedJob, ports: Ports, attempt: ChargeAttempt, *, seen_before: bool
-) -> Completed:
-    found = look_up.find_object(ports, attempt) if seen_before else None
+) -> Completed | Refused:
+    found = look_up.seen_object(ports, attempt) if seen_before else None
     known = None if found is None else look_up.settled(attempt, found)
     if known is not None:
         return known
+    if not attempt.collectible:
+        raise GatewayOutcomeUnknown(
+            f"Invoice {attempt.invoice_id} is not to be collected any more, and a call of it may "
+            "be on its way. Nothing is sent; its outcome is looked up."
+        )
     reference = look_up.payment_object(job, ports, attempt, found)
     ports.lease.check()
     answer = ports.gateway.confirm(reference, key=attempt.key, payment_token=attempt.payment_token)

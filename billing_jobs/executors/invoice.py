@@ -8,20 +8,23 @@ are the ledger's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from uuid import NAMESPACE_URL, UUID, uuid5
 from zoneinfo import ZoneInfo
 
 from billing_jobs.domain.billing import draft_invoice, due_date
 from billing_jobs.domain.job import ClaimedJob
 from billing_jobs.domain.ledger import DueSubscription, InvoiceIssued
-from billing_jobs.domain.outcome import Completed, FollowUp, Outcome, Refused
+from billing_jobs.domain.outcome import Completed, Defer, FollowUp, Outcome, Refused
 from billing_jobs.domain.periods import Period, day_start, due_indexes, period_at
 from billing_jobs.ports import Ledger, Ports, Transaction
 from billing_jobs.registry import Arguments, argument_id, job
 
 #: Invoices of subscription periods are named under this: one period has one id for ever.
 NAMESPACE = uuid5(NAMESPACE_URL, "billing-jobs:invoices")
+
+#: A job that came before its period looks again after this long at least: clocks differ.
+EARLY_SECONDS = 60.0
 
 #: What a subscription bills; usage and add-ons will be components of their own.
 COMPONENT = "subscription"
@@ -63,10 +66,10 @@ def execute_invoice(job: ClaimedJob, ports: Ports) -> Outcome:
             f"The period of {wanted} is not the next one of subscription {due.id}: "
             f"that begins on {period.start}. Periods are billed in order."
         )
-    return _bill(due, period)
+    return _bill(due, period, ports.clock.now())
 
 
-def _bill(due: DueSubscription, period: Period) -> Outcome:
+def _bill(due: DueSubscription, period: Period, now: datetime) -> Outcome:
     open_indexes = due_indexes(
         due.anchor,
         due.interval,
@@ -74,8 +77,14 @@ def _bill(due: DueSubscription, period: Period) -> Outcome:
         today=due.today,
         ends_on=due.ends_on,
     )
-    if not due.active or not open_indexes:
-        return Completed({"outcome": "nothing due", "period": period.start.isoformat()})
+    ended = due.ends_on is not None and period.start > due.ends_on
+    if not due.active or ended:
+        return Completed({"outcome": "ended", "period": period.start.isoformat()})
+    if not open_indexes:
+        # Ended, the job would keep the period's key and nobody could bill it any more.
+        begins = day_start(period.start, ZoneInfo(due.zone))
+        wait = max((begins - now).total_seconds(), EARLY_SECONDS)
+        return Defer("the period has not begun", after_seconds=wait)
     invoice_id = uuid5(NAMESPACE, f"{due.id}:{COMPONENT}:{period.start}")
     draft = draft_invoice(due.terms, period)
     upcoming = period_at(due.anchor, due.interval, due.index + 1)

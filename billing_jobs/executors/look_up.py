@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from billing_jobs.domain.errors import GatewayOutcomeUnknown
+from billing_jobs.domain.errors import GatewayOutcomeUnknown, GatewayRefusedRequest
 from billing_jobs.domain.job import ClaimedJob
 from billing_jobs.domain.ledger import ChargeAnswered, ChargeAttempt
-from billing_jobs.domain.outcome import Completed, FollowUp
+from billing_jobs.domain.outcome import Completed, FollowUp, Refused
 from billing_jobs.domain.payment import (
     AttemptState,
     GatewayObject,
@@ -23,6 +23,12 @@ from billing_jobs.ports import Ports
 
 #: The step of the notice that tells a customer about a declined charge.
 DECLINED_STEP = "payment_failed"
+
+#: States in which the gateway has accepted and the outcome comes later.
+LATER_STATES = frozenset({AttemptState.PENDING, AttemptState.REQUIRES_ACTION})
+
+#: The first question about such an outcome, in seconds; then the ladder goes on.
+LATER_SECONDS = 60.0
 
 #: A look-up by metadata starts this long before the attempt was first sent: clocks differ.
 LOOK_BACK = timedelta(hours=1)
@@ -50,8 +56,28 @@ def find_object(ports: Ports, attempt: ChargeAttempt) -> GatewayObject | None:
     found = ports.gateway.find(
         metadata_key="invoice_id", metadata_value=str(attempt.invoice_id), created_since=since
     )
-    paid = [item for item in found if item.status is ObjectStatus.SUCCEEDED]
-    return next(iter(paid or found), None)
+    same = [
+        item
+        for item in found
+        if (item.amount_minor, item.currency) == (attempt.amount_minor, attempt.currency)
+    ]
+    paid = [item for item in same if item.status is ObjectStatus.SUCCEEDED]
+    return next(iter(paid or same), None)
+
+
+def seen_object(ports: Ports, attempt: ChargeAttempt) -> GatewayObject | None:
+    """
+    Read the object of an attempt that may have been sent.
+
+    A gateway that does not know an object it has named before proves nothing about the money, so
+    that is `GatewayOutcomeUnknown`.
+    """
+    try:
+        return find_object(ports, attempt)
+    except GatewayRefusedRequest as error:
+        raise GatewayOutcomeUnknown(
+            f"The look-up was refused: {error.message}", raw=error.raw
+        ) from error
 
 
 def payment_object(
@@ -77,7 +103,7 @@ def payment_object(
     return found.reference
 
 
-def settled(attempt: ChargeAttempt, answer: GatewayObject) -> Completed | None:
+def settled(attempt: ChargeAttempt, answer: GatewayObject) -> Completed | Refused | None:
     """
     Return the outcome if the object shows one; None while no confirm of ours was executed.
 
@@ -91,17 +117,18 @@ def settled(attempt: ChargeAttempt, answer: GatewayObject) -> Completed | None:
     return answered(attempt, answer)
 
 
-def answered(attempt: ChargeAttempt, answer: GatewayObject) -> Completed:
+def answered(attempt: ChargeAttempt, answer: GatewayObject) -> Completed | Refused:
     """
     Return the outcome of an attempt that the gateway answered.
 
-    Raises `GatewayOutcomeUnknown` when the money is of another currency than the debt: it is never
-    applied, the attempt stays in doubt until a person has looked.
+    Raises `GatewayOutcomeUnknown` when the object is over another amount or currency than the debt:
+    it is never applied, the attempt stays in doubt until a person has looked.
     """
-    if answer.currency != attempt.currency:
+    if (answer.amount_minor, answer.currency) != (attempt.amount_minor, attempt.currency):
         raise GatewayOutcomeUnknown(
-            f"Payment object {answer.reference} is in {answer.currency}, the debt in "
-            f"{attempt.currency}. Nothing was applied; a person must look at the gateway.",
+            f"Payment object {answer.reference} is over {answer.amount_minor} {answer.currency}, "
+            f"the debt over {attempt.amount_minor} {attempt.currency}, in minor units. Nothing was "
+            "applied; a person must look at the gateway.",
             raw=answer.raw,
         )
     state = _STATES.get(answer.status, AttemptState.PENDING)
@@ -117,6 +144,13 @@ def answered(attempt: ChargeAttempt, answer: GatewayObject) -> Completed:
                 ),
             ),
         )
+    if state in LATER_STATES:
+        # The outcome comes later: somebody must ask for it.
+        later = (reconcile_later(attempt, LATER_SECONDS),)
+        return Completed(result, effects=(effect,), then=later)
+    if answer.amount_received_minor < attempt.amount_minor:
+        part = f"only {answer.amount_received_minor} of {attempt.amount_minor} arrived"
+        return Refused(part, needs_person=True, effects=(effect,))
     return Completed(result, effects=(effect,))
 
 

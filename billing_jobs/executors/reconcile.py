@@ -6,6 +6,7 @@ Owns the ladder. Only reads: nothing is sent again here, and nothing is guessed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from billing_jobs.domain.errors import GatewayError
@@ -17,10 +18,10 @@ from billing_jobs.executors import look_up
 from billing_jobs.ports import Ports
 from billing_jobs.registry import Arguments, OnExpiredLease, argument_id, job
 
-#: So many look-ups in a row must show that no confirm was executed before that is believed: the
-#: first may have come while the call was still on its way. A call that arrives even later finds the
-#: same object, which takes money at most once.
-LOOKS_UNTIL_NOT_SENT = 2
+#: Two look-ups in a row must show that no confirm was executed before that is believed: the first
+#: may have come while the call was still on its way. The first one leaves this reason. A call that
+#: arrives even later finds the same object, which takes money at most once.
+NOT_EXECUTED = "the gateway shows no executed confirm so far"
 
 
 class ReconcileArguments(Arguments):
@@ -54,15 +55,18 @@ def execute_reconcile(job: ClaimedJob, ports: Ports) -> Outcome:
 def _concluded(
     job: ClaimedJob, ports: Ports, attempt: ChargeAttempt, found: GatewayObject | None
 ) -> Outcome:
-    if found is not None:
-        if attempt.object_reference is None:
-            ports.ledger.keep_object(job, attempt, found.reference)
-        known = look_up.settled(attempt, found)
-        if known is not None:
-            return known
-    if attempt.probe_count + 1 >= LOOKS_UNTIL_NOT_SENT:
+    if found is not None and attempt.object_reference is None:
+        ports.ledger.keep_object(job, attempt, found.reference)
+    known = None if found is None else look_up.settled(attempt, found)
+    if known is None and attempt.state is AttemptState.UNKNOWN and attempt.reason == NOT_EXECUTED:
         return _not_sent(attempt, found)
-    return _look_again(ports, attempt, "the gateway shows no executed confirm so far")
+    if known is None:
+        return _look_again(ports, attempt, NOT_EXECUTED)
+    answer = known.effects[0]
+    assert isinstance(answer, ChargeAnswered), "Bug: an answered charge without its answer"
+    if answer.state in look_up.LATER_STATES:
+        return _look_again(ports, replace(attempt, state=answer.state), answer.reason)
+    return known
 
 
 def _not_sent(attempt: ChargeAttempt, found: GatewayObject | None) -> Completed:
@@ -90,7 +94,7 @@ def _look_again(ports: Ports, attempt: ChargeAttempt, reason: str) -> Defer:
     pause = ladder[min(step, len(ladder) - 1)]
     effect = ChargeAnswered(
         attempt.id,
-        AttemptState.UNKNOWN,
+        attempt.state,
         reason,
         probe_after_seconds=pause,
         needs_person=step >= len(ladder),

@@ -118,7 +118,10 @@ def aware(text: object) -> datetime | None:
     """Read the time of a plain message; Celery means UTC where it names no zone."""
     if text is None:
         return None
-    moment = datetime.fromisoformat(str(text))
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        raise OptionRefused(f"The time {str(text)[:40]!r} is not in ISO 8601.") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from support.cluster import Cluster, cluster
 from support.crash_points import STEPS, happened, plan_crash
+from support.waiting import until
 
 from billing_jobs.embedded.postgres import EmbeddedPostgres
 
@@ -32,7 +33,7 @@ def dying(
         invoices = dict(zip(CASES, made.bill(*(token for _, token in CASES)), strict=True))
         for (step, _), invoice_id in invoices.items():
             plan_crash(made.directory, invoice_id, step)
-        made.start(concurrency=2)
+        made.start(concurrency=4)
         yield made, invoices
 
 
@@ -45,7 +46,7 @@ def test_a_worker_that_dies_after_a_step_leaves_one_capture_and_a_paid_invoice(
 
     made.paid(invoices[case])
 
-    assert happened(made.directory, invoices[case])
+    until(lambda: happened(made.directory, invoices[case]), "the planned crash")
     assert len(made.captures(invoices[case])) == 1
     assert made.unbalanced() == []
     payments = made.query(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import signal
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from billing_jobs import lifecycle
 from billing_jobs.embedded.postgres import EmbeddedPostgres
 from billing_jobs.lifecycle import Engine, Options
 from billing_jobs.testing import RecordingDoorbell, postgres_engine
+from billing_jobs.worker import beat
 from billing_jobs.worker.beat import LOOK_SECONDS, Dispatcher
 
 #: A bug in one step that nobody foresaw.
@@ -110,8 +112,8 @@ def test_a_beat_waits_for_its_database_works_once_it_is_there_and_stops_when_tol
 ) -> None:
     """Everything starts at the same moment after a power cut; the order must not matter."""
     url = postgres_server.url.replace("/postgres?", "/comes_later?")
-    beat = made.processes.launch_beat(settings={"database_url": url})
-    log = made.processes.log_of(beat)
+    process = made.processes.launch_beat(settings={"database_url": url})
+    log = made.processes.log_of(process)
     until(lambda: says(log, "beat.step_failed"), "a step that failed")
 
     with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
@@ -120,7 +122,7 @@ def test_a_beat_waits_for_its_database_works_once_it_is_there_and_stops_when_tol
             with postgres_engine(url) as engine:
                 lifecycle.enqueue(engine, "reminder", {"invoice_id": uuid4()})
                 until(lambda: made.rings("reminders"), "a ring")
-            status = made.processes.stop(beat)
+            status = made.processes.stop(process)
         finally:
             connection.execute("DROP DATABASE comes_later WITH (FORCE)")
 
@@ -134,10 +136,10 @@ def test_a_beat_whose_dispatcher_died_ends_and_says_why(made: Cluster, tmp_path:
     (plugins / "broken_dispatcher.py").write_text(BROKEN_DISPATCHER)
     path = f"{plugins}:{made.processes.environment['PYTHONPATH']}"
     with Processes(tmp_path, made.processes.settings, {"PYTHONPATH": path}) as processes:
-        beat = processes.launch_beat()
+        process = processes.launch_beat()
 
-        assert beat.wait(timeout=30) == 1
-        assert says(processes.log_of(beat), "the dispatcher's thread died; beat ends")
+        assert process.wait(timeout=30) == 1
+        assert says(processes.log_of(process), "the dispatcher's thread died; beat ends")
 
 
 def test_a_turn_rings_once_a_queue_and_says_when_to_look_again(engine: Engine) -> None:
@@ -162,6 +164,14 @@ def test_a_turn_rings_once_a_queue_and_says_when_to_look_again(engine: Engine) -
     assert not dispatcher.alive
     dispatcher.stop()
     assert dispatcher.stopped
+
+
+def test_the_numbers_in_the_texts_are_true() -> None:
+    """A formula in a docstring is read as a promise."""
+    tried = doctest.testmod(beat)
+
+    assert tried.failed == 0
+    assert tried.attempted > 0
 
 
 def _end(made: Cluster, job_id: UUID) -> None:

@@ -137,20 +137,110 @@ def test_a_paid_invoice_is_not_charged_again(
 @pytest.mark.parametrize(
     ("change", "outcome"),
     [
-        ("UPDATE invoices SET state = 'void'", "void"),
         ("UPDATE invoices SET disputed = true", "disputed"),
         ("UPDATE subscriptions SET payment_method_id = NULL", "no_payment_method"),
     ],
 )
-def test_what_must_not_be_collected_is_completed_without_a_call(
+def test_what_cannot_be_collected_now_waits_for_a_person(
     engine: Engine, database_url: str, gateway: FakeGateway, change: str, outcome: str
 ) -> None:
-    """Void, disputed and without a payment method: no gateway call, no retry."""
+    """Money is owed all the same, and the debt must not vanish behind a completed job."""
     (invoice_id,) = bill(engine, database_url, "pm_sandbox_ok")
     query(database_url, change)
 
-    assert charge(engine, invoice_id).result == {"outcome": outcome}
+    view = charge(engine, invoice_id)
+
+    assert (view.state, view.error) == (JobState.DEAD_LETTER, outcome)
     assert gateway.journal == []
+
+
+def test_a_void_invoice_is_completed_without_a_call(
+    engine: Engine, database_url: str, gateway: FakeGateway
+) -> None:
+    """Nothing is owed: no gateway call, no retry, nobody to ask."""
+    (invoice_id,) = bill(engine, database_url, "pm_sandbox_ok")
+    query(database_url, "UPDATE invoices SET state = 'void'")
+
+    assert charge(engine, invoice_id).result == {"outcome": "void"}
+    assert gateway.journal == []
+
+
+@pytest.mark.parametrize(("step", "left"), [("open", "cancelled"), ("keep", "unknown")])
+def test_an_invoice_that_became_void_is_not_charged_by_an_attempt_from_before(
+    engine: Engine, database_url: str, gateway: FakeGateway, step: str, left: str
+) -> None:
+    """State is read again whenever a job runs: what was not sent stays, the rest is looked up."""
+    (invoice_id,) = bill(engine, database_url, "pm_sandbox_ok")
+    job = claimed(engine, invoice_id)
+    walk(engine, gateway, job, invoice_id, until_step=step)
+    query(database_url, "UPDATE invoices SET state = 'void'")
+    rescue_now(engine)
+
+    lifecycle.run_next(engine, "charges", WORKER)
+    assert states(database_url) == [(1, left)]
+    run_until_idle(engine)
+
+    assert gateway.journal == []
+    assert query(database_url, "SELECT state, paid_minor FROM invoices") == [("void", 0)]
+    assert states(database_url)[0][1] in {"cancelled", "failed_not_sent"}
+
+
+def test_a_gateway_that_forgot_an_object_proves_nothing(
+    engine: Engine, database_url: str, gateway: FakeGateway
+) -> None:
+    """A 404 for an object that was confirmed is doubt, not 'no money moved'."""
+    (invoice_id,) = bill(engine, database_url, "pm_sandbox_ok")
+    job = claimed(engine, invoice_id)
+    walk(engine, gateway, job, invoice_id, until_step="confirm")
+    rescue_now(engine)
+    query(database_url, "UPDATE payment_objects SET gateway_reference = 'pi_forgotten'")
+
+    lifecycle.run_next(engine, "charges", WORKER)
+
+    assert states(database_url) == [(1, "unknown")]
+
+
+def test_one_look_beside_a_failed_one_is_not_believed(
+    engine: Engine, database_url: str, gateway: FakeGateway
+) -> None:
+    """'Not executed' needs two look-ups in a row that say so; one that timed out says nothing."""
+    (invoice_id,) = bill(engine, database_url, "pm_sandbox_hang_before_charge_x1")
+    gateway.script("retrieve", "hang_before_charge", count=1)
+    slow = replace(engine.ports.policy, reconcile_ladder_seconds=(0.05, 0.1, 3600.0))
+    patient = replace(engine, ports=replace(engine.ports, policy=slow))
+
+    charge(patient, invoice_id)
+
+    assert states(database_url) == [(1, "unknown")]
+
+
+def test_a_part_of_the_money_waits_for_a_person(engine: Engine, database_url: str) -> None:
+    """What arrived is in the books; the rest is owed, and somebody must see it."""
+    (invoice_id,) = bill(engine, database_url, "pm_sandbox_partial")
+
+    view = charge(engine, invoice_id)
+
+    assert view.state is JobState.DEAD_LETTER
+    assert query(database_url, "SELECT state, paid_minor FROM invoices") == [("open", 2916)]
+
+
+@pytest.mark.parametrize("token", ["pm_sandbox_processing", "pm_sandbox_requires_action"])
+def test_an_outcome_that_comes_later_is_asked_for(
+    engine: Engine, database_url: str, gateway: FakeGateway, token: str
+) -> None:
+    """Accepted money that settles tomorrow must reach the books without anybody's help."""
+    (invoice_id,) = bill(engine, database_url, token)
+    charge(engine, invoice_id)
+    due = "UPDATE jobs SET run_at = now() WHERE kind = 'reconcile_charge' AND state = 'pending'"
+    query(database_url, due)
+    run_until_idle(engine)
+
+    gateway.settle(gateway.calls[-1][1])
+    query(database_url, due)
+    run_until_idle(engine)
+
+    assert states(database_url) == [(1, "succeeded")]
+    assert query(database_url, "SELECT state FROM invoices") == [("paid",)]
 
 
 def test_a_changed_amount_waits_for_a_person(engine: Engine, database_url: str) -> None:

@@ -6,6 +6,7 @@ The calls run in a process of their own, which has our settings and nothing else
 
 from __future__ import annotations
 
+import doctest
 import json
 from collections.abc import Iterator
 from uuid import UUID, uuid4, uuid5
@@ -16,6 +17,7 @@ from support.caller import Caller
 from support.cluster import Cluster, cluster
 
 from billing_jobs.embedded.postgres import EmbeddedPostgres
+from billing_jobs.worker import options
 from billing_jobs.worker.options import MESSAGES
 
 IMPORTS = """
@@ -243,6 +245,14 @@ def test_without_its_database_a_call_says_so_at_once(made: Cluster) -> None:
 
     assert {answer.error for answer in answers} == {"EnqueueError"}
     assert all("not recorded" in answer.message for answer in answers)
+
+
+def test_the_numbers_in_the_texts_are_true() -> None:
+    """An example in a docstring is read as a promise."""
+    tried = doctest.testmod(options)
+
+    assert tried.failed == 0
+    assert tried.attempted > 0
 
 
 def _empty(made: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID, uuid4
 
 import pytest
@@ -103,13 +104,15 @@ def test_two_workers_with_the_same_period_make_one_invoice(
 
 
 def test_a_period_that_has_not_begun_is_not_billed(engine: Engine, database_url: str) -> None:
-    """Execution time never feeds the schedule."""
+    """Execution time never feeds the schedule: the job waits, and nobody else is kept out."""
     bill(engine, database_url, "pm_sandbox_ok")
 
     view = run(engine, "invoice", subscription_id=subscription(database_url))
 
-    assert view.result is not None
-    assert view.result["outcome"] == "nothing due"
+    assert view.state is JobState.PENDING
+    begins = query(database_url, "SELECT next_period_start_at FROM subscriptions")[0][0]
+    assert isinstance(begins, datetime)
+    assert abs((view.run_at - begins).total_seconds()) < 120
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_an_ended_subscription_is_not_billed(engine: Engine, database_url: str) 
     view = run(engine, "invoice", subscription_id=subscription(database_url))
 
     assert view.result is not None
-    assert view.result["outcome"] == "nothing due"
+    assert view.result["outcome"] == "ended"
 
 
 def test_a_subscription_ends_with_its_last_period(engine: Engine, database_url: str) -> None:

@@ -262,10 +262,14 @@ def test_what_cannot_keep_the_promises_is_refused_at_start_with_the_reason(
 def test_a_deployment_whose_settings_are_not_there_is_told_so(made: Cluster) -> None:
     """Started with our settings instead of its own, it would look fine and be wrong."""
     (made.directory / "incomplete.py").write_text("import not_installed\n")
-    answers = {}
-    for name in ("nowhere", "incomplete"):
-        with made.calling({**made.environment, "BILLING_JOBS_CELERY_CONFIG": name}) as caller:
-            answers[name] = caller.run("from billing_jobs import app\napp.conf.broker_url")
+    with made.calling({**made.environment, "BILLING_JOBS_CELERY_CONFIG": "nowhere"}) as caller:
+        asked = "from billing_jobs import app\napp.conf.broker_url"
+        answers = {"nowhere": caller.run(asked)}
+        caller.value("import os\nos.environ['BILLING_JOBS_CELERY_CONFIG'] = 'incomplete'")
+        # As at the start of a process, but without the seconds that takes.
+        caller.value("from importlib import reload\nfrom billing_jobs.worker import settings")
+        caller.value("reload(settings) and None")
+        answers["incomplete"] = caller.run(asked)
 
     assert answers["nowhere"].error == "SettingsInvalid"
     assert "celery_config = nowhere: no such module in the working" in answers["nowhere"].message

@@ -79,6 +79,10 @@ class Database:
                 raise
             proxied.invalidate()
             raise _unavailable(error) from error
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            # A standby, or a server that guards its full disk; a new connection may find another.
+            proxied.invalidate()
+            raise _unavailable(error) from error
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
             raise StoreUnavailable(
                 f"The schema is not the one this version needs: {error.diag.message_primary}. "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from typing import assert_never
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -95,9 +96,9 @@ class PostgresLedger:
             if invoice is None:
                 raise NotFound(f"There is no invoice {invoice_id}; nothing was charged.")
             live = connection.execute(SQL["live_attempt"], {"invoice_id": invoice_id}).fetchone()
-            if live is not None:
-                return _attempt(live)
             nothing = _nothing_due(invoice)
+            if live is not None:
+                return _standing(connection, job, _attempt(live), nothing)
             if nothing is not None:
                 return nothing
             return _open_attempt(connection, job, invoice_id, gateway, invoice)
@@ -237,10 +238,23 @@ def _nothing_due(invoice: Mapping[str, object]) -> NothingDue | None:
     if invoice["state"] != "open":
         return NothingDue(str(invoice["state"]))
     if invoice["disputed"]:
-        return NothingDue("disputed")
+        return NothingDue("disputed", needs_person=True)
     if invoice["payment_token"] is None:
-        return NothingDue("no_payment_method")
+        return NothingDue("no_payment_method", needs_person=True)
     return None
+
+
+def _standing(
+    connection: Connection, job: ClaimedJob, attempt: ChargeAttempt, nothing: NothingDue | None
+) -> ChargeAttempt | NothingDue:
+    """A live attempt: gone on with while money is due, else called off or only looked up."""
+    if nothing is None:
+        return attempt
+    if attempt.state is not AttemptState.CREATED:
+        return replace(attempt, collectible=False)
+    parameters = {"attempt_id": attempt.id, "token": job.token, "reason": nothing.reason}
+    _guarded(connection.execute(SQL["cancel_attempt"], parameters).rowcount, job)
+    return nothing
 
 
 def _open_attempt(

@@ -40,7 +40,9 @@ SELECT
     object.gateway_reference AS object_reference
 FROM charge_attempts AS attempt
 JOIN payment_objects AS object ON object.id = attempt.payment_object_id
-WHERE attempt.id = %(attempt_id)s AND attempt.state = 'unknown';
+WHERE
+    attempt.id = %(attempt_id)s
+    AND attempt.state IN ('unknown', 'pending', 'requires_action');
 
 -- name: open_object
 -- One payment object a debt and gateway; the one that is there already is used.
@@ -70,6 +72,12 @@ UPDATE charge_attempts
 SET state = 'sending', first_sent_at = clock_timestamp(), token = %(token)s
 WHERE id = %(attempt_id)s AND state = 'created' AND token <= %(token)s;
 
+-- name: cancel_attempt
+-- created → cancelled, for nothing is due any more. Guard: state and token. Rows: 1 or 0.
+UPDATE charge_attempts
+SET state = 'cancelled', reason = %(reason)s, token = %(token)s
+WHERE id = %(attempt_id)s AND state = 'created' AND token <= %(token)s;
+
 -- name: keep_object
 -- Guard: no other id is known yet. Rows: 1 or 0.
 UPDATE payment_objects
@@ -93,7 +101,8 @@ SET
     reason = %(reason)s,
     decline_code = %(decline_code)s,
     gateway_reference = coalesce(%(charge_reference)s, gateway_reference),
-    probe_count = probe_count + CASE WHEN state = 'unknown' THEN 1 ELSE 0 END,
+    probe_count = probe_count
+    + CASE WHEN state IN ('unknown', 'pending', 'requires_action') THEN 1 ELSE 0 END,
     next_probe_at = clock_timestamp() + make_interval(secs => %(probe_after_seconds)s),
     needs_person = %(needs_person)s,
     resolved_at = CASE

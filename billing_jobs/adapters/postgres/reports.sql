@@ -17,8 +17,13 @@ SELECT
                 state = 'running'
                 OR (
                     state = 'pending'
-                    AND run_at
-                    <= statement_timestamp() + make_interval(secs => %(horizon_seconds)s)
+                    AND (
+                        run_at <= statement_timestamp() + make_interval(secs => %(horizon_seconds)s)
+                        -- Begun and not at its end, however long it waits.
+                        OR attempt > 0
+                        OR outage_count > 0
+                        OR effect_open
+                    )
                 )
             )
     ) AS jobs,
