@@ -149,8 +149,10 @@ def _kill_children(*_: object) -> None:
 
 def _signal_children(number: signal.Signals) -> None:
     for pid in _node.worker.pool.info.get("processes", ()):
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
+        # The pool for debugging has no child and names this process.
+        if pid != os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 @setup_logging.connect
