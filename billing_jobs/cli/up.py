@@ -53,15 +53,26 @@ class Wish:
 
 
 class Stop:
-    """Ctrl-C and SIGTERM, as an event that a wait can see."""
+    """
+    Ctrl-C and SIGTERM, as a flag that a wait looks at.
+
+    No event: a handler that sets one while its own thread holds the event's lock waits for itself.
+    """
 
     def __init__(self) -> None:
-        """Wait for nothing yet."""
-        self.event = threading.Event()
+        """Nothing was asked yet."""
+        self.asked = False
+        self._never = threading.Event()
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         """Take a signal."""
-        self.event.set()
+        self.asked = True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, less if asked before; say whether a stop was asked for."""
+        if not self.asked:
+            self._never.wait(seconds)
+        return self.asked
 
 
 def up(  # noqa: PLR0913 - the options of the command
@@ -170,7 +181,7 @@ def _watch(
     """Look after the processes until the run is idle, if that was asked for, or stopped."""
     clock = runtime.engine.clock
     deadline = clock.steady_seconds() + wish.deadline_seconds
-    while not stop.event.wait(LOOK_SECONDS):
+    while not stop.wait(LOOK_SECONDS):
         down = [
             name
             for name in (*made.members.watch(), *made.later.watch())
@@ -203,7 +214,7 @@ def _await_flower(made: stack.Stack, stop: Stop) -> bool:
     for _ in range(FLOWER_LOOKS):
         if is_answered(made.flower_port):
             return True
-        if stop.event.wait(FLOWER_SECONDS / FLOWER_LOOKS):
+        if stop.wait(FLOWER_SECONDS / FLOWER_LOOKS):
             break
     return False
 

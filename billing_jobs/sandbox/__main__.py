@@ -54,8 +54,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _serve(server: SandboxServer, options: argparse.Namespace, stopping: threading.Event) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stopping.set())
+    # Waited for and not handled: a handler that sets an event while this thread holds the event's
+    # lock would wait for itself.
+    ends = (signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     thread = threading.Thread(target=server.run, name="accept", daemon=True)
     thread.start()
     if options.port_file:
@@ -64,7 +66,8 @@ def _serve(server: SandboxServer, options: argparse.Namespace, stopping: threadi
         f"sandbox gateway on http://{options.host}:{server.port}, journal {options.journal}\n"
     )
     sys.stdout.flush()
-    stopping.wait()
+    signal.sigwait(ends)
+    stopping.set()
     server.stop()
 
 
