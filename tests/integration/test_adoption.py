@@ -138,6 +138,19 @@ def test_a_message_that_can_be_no_job_is_refused_with_its_reason_and_not_kept(
     _all_adopted(made)
 
 
+def test_a_time_that_is_none_is_refused_like_any_other_fault(
+    stranger: Celery, made: Cluster
+) -> None:
+    """Programs in other languages write times as they like; one of them must not end a worker."""
+    headers = {"task": "billing.reminder", "id": str(uuid4()), "lang": "go", "eta": "at noon"}
+    with stranger.producer_or_acquire() as producer:
+        producer.publish([[str(uuid4())], {}, {}], routing_key="reminders", headers=headers)
+
+    log = made.processes.log_of(made.processes.running[0])
+    until(lambda: says(log, "The time 'at noon' is not in ISO 8601"), f"the reason in {log}")
+    _all_adopted(made)
+
+
 def test_while_postgres_is_away_a_message_is_put_back_and_becomes_a_job_afterwards(
     stranger: Celery, made: Cluster
 ) -> None:
