@@ -197,10 +197,13 @@ def cancel(engine: Engine, job_id: UUID, *, actor: str, reason: str) -> str:
     Call a job off: at once while it is pending, at its next safe point while it runs.
 
     Returns "cancelled", "requested" or "too_late": a call to the outside is declared already, so
-    its outcome will be looked up instead.
+    its outcome will be looked up instead; a job that does the looking up is never called off.
 
     Crash safety: one guarded statement.
     """
+    view = engine.store.get(job_id)
+    if view is not None and not engine.registry.get(view.kind).cancellable:
+        return "too_late"
     state = engine.store.cancel(job_id, actor=actor, reason=reason)
     if state is None:
         return "too_late"

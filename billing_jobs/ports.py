@@ -155,7 +155,7 @@ class Ledger(Protocol):
         """Keep what the gateway said, whoever owns the job now."""
 
     def attempt_in_doubt(self, job: ClaimedJob, attempt_id: UUID) -> ChargeAttempt | None:
-        """Return an attempt whose outcome is unknown; None when it is known by now."""
+        """Return an attempt whose outcome is unknown or comes later; None when it is known."""
 
     def due_subscription(self, subscription_id: UUID) -> DueSubscription | None:
         """Return a subscription with its next period to bill."""

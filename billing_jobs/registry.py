@@ -62,6 +62,8 @@ class JobKind:
     max_attempts: int | None = None
     on_expired_lease: OnExpiredLease = OnExpiredLease.RETRY
     key: KeyRule | None = None
+    #: False for a kind that somebody else's money depends on: it is not called off by hand.
+    cancellable: bool = True
     autoretry_for: tuple[type[Exception], ...] = (Exception,)
 
     @property
@@ -140,7 +142,7 @@ class Registry:
 registry = Registry()
 
 
-def job(
+def job(  # noqa: PLR0913 - what a kind may say about itself
     name: str,
     *,
     arguments: type[BaseModel],
@@ -148,6 +150,7 @@ def job(
     on_expired_lease: OnExpiredLease = OnExpiredLease.RETRY,
     key: KeyRule | None = None,
     max_attempts: int | None = None,
+    cancellable: bool = True,
 ) -> Callable[[Executor], Executor]:
     """Register the decorated executor as a kind of job."""
 
@@ -161,6 +164,7 @@ def job(
                 max_attempts=max_attempts,
                 on_expired_lease=on_expired_lease,
                 key=key,
+                cancellable=cancellable,
             )
         )
         return execute

@@ -70,6 +70,7 @@ class HeartbeatKeeper:
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._pid: int | None = None
+        self._thread: threading.Thread | None = None
 
     @contextmanager
     def hold(self, job: ClaimedJob, asked_at_seconds: float) -> Iterator[HeldLease]:
@@ -89,11 +90,15 @@ class HeartbeatKeeper:
                 self._held.pop(job.token, None)
 
     def _start(self) -> None:
-        if self._pid == os.getpid():
+        alive = self._thread is not None and self._thread.is_alive()
+        if self._pid == os.getpid() and alive:
             return
+        # After a fork the thread is not there; one that died of a bug must not cost every later
+        # lease of this process.
         self._pid = os.getpid()
         self._wake = threading.Event()
-        threading.Thread(target=self._beat, name="lease-heartbeat", daemon=True).start()
+        self._thread = threading.Thread(target=self._beat, name="lease-heartbeat", daemon=True)
+        self._thread.start()
 
     def _beat(self) -> None:
         interval = renewal_interval_seconds(self._ttl_seconds)

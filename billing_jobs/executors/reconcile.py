@@ -35,6 +35,7 @@ class ReconcileArguments(Arguments):
     arguments=ReconcileArguments,
     queue="charges",
     on_expired_lease=OnExpiredLease.RETRY,
+    cancellable=False,
 )
 def execute_reconcile(job: ClaimedJob, ports: Ports) -> Outcome:
     """

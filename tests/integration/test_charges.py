@@ -214,6 +214,22 @@ def test_one_look_beside_a_failed_one_is_not_believed(
     assert states(database_url) == [(1, "unknown")]
 
 
+def test_the_look_up_of_an_unknown_charge_cannot_be_called_off(
+    engine: Engine, database_url: str
+) -> None:
+    """Cancelled, nobody would ask again: the debt would be locked and the money unseen for ever."""
+    (invoice_id,) = bill(engine, database_url, "pm_sandbox_hang_after_charge_x1")
+    lifecycle.enqueue(engine, "charge", {"invoice_id": invoice_id})
+    lifecycle.run_next(engine, "charges", WORKER)
+    (row,) = query(database_url, "SELECT id FROM jobs WHERE kind = 'reconcile_charge'")
+
+    said = lifecycle.cancel(engine, UUID(str(row[0])), actor="ann", reason="tidying up")
+    run_until_idle(engine)
+
+    assert said == "too_late"
+    assert states(database_url) == [(1, "succeeded")]
+
+
 def test_a_part_of_the_money_waits_for_a_person(engine: Engine, database_url: str) -> None:
     """What arrived is in the books; the rest is owed, and somebody must see it."""
     (invoice_id,) = bill(engine, database_url, "pm_sandbox_partial")

@@ -37,12 +37,15 @@ class Renewals:
     """The part of a store that the heartbeat calls; `answer` is what it says."""
 
     answer: bool | None = True
+    broken: bool = False
     asked: Counter[int] = field(default_factory=Counter)
 
     def renew(self, job: ClaimedJob, *, ttl_seconds: float) -> bool:
         """Count, and answer as told; None is a database that is away."""
         assert ttl_seconds == TTL_SECONDS
         self.asked[job.token] += 1
+        if self.broken:
+            raise ZeroDivisionError
         if self.answer is None:
             raise StoreUnavailable("Postgres cannot be reached.")
         return self.answer
@@ -195,6 +198,20 @@ def test_one_thread_serves_all_jobs_of_a_process_and_starts_with_the_first(bench
         started = set(threading.enumerate()) - before
 
     assert [(thread.name, thread.daemon) for thread in started] == [("lease-heartbeat", True)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_renewing_thread_that_died_is_replaced_by_the_next_job(bench: Bench) -> None:
+    """A bug in one renewal must not cost the lease of every later job of the process."""
+    before = set(threading.enumerate())
+    bench.renewals.broken = True
+    with bench.keeper.hold(job(), asked_at_seconds=0.0):
+        until(lambda: bench.renewals.asked[1], "the renewal that breaks")
+        until(lambda: set(threading.enumerate()) <= before, "the end of the thread")
+
+    bench.renewals.broken = False
+    with bench.keeper.hold(job(2), asked_at_seconds=0.0):
+        until(lambda: bench.renewals.asked[2], "a renewal by a new thread")
 
 
 class CountingStore(MemoryJobStore):

@@ -147,7 +147,7 @@ class PostgresLedger:
             )
 
     def attempt_in_doubt(self, job: ClaimedJob, attempt_id: UUID) -> ChargeAttempt | None:
-        """Return an attempt that is unknown; reads only."""
+        """Return an attempt whose outcome is unknown or comes later; reads only."""
         del job
         row = self._read(None, SQL["attempt_in_doubt"], {"attempt_id": attempt_id})
         return None if row is None else _attempt(row)
